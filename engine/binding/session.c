@@ -113,7 +113,7 @@ int wr_deadline_from(PyObject *timeout, uint64_t now, uint64_t *deadline, bool *
         PyErr_Clear();
         seconds = -1.0;
     }
-    if (!(seconds >= 0.0)) return wr_raise("UsageError", "timeout must be None or a non-negative number of seconds");
+    if (!(seconds >= 0.0)) return wr_raise_given("UsageError", timeout, "timeout must be None or a non-negative number of seconds");
     *zero = seconds == 0.0;
     limit_s = seconds;
     if (seconds > 1e9) return 0;
@@ -154,17 +154,41 @@ int wr_level_of(PyObject *argument, int *level) {
     return 0;
 }
 
+/* Are there Python objects in a buffer of this format (of the module struct; names stand between colons)? Their bytes are addresses. */
+static bool holds_objects(const char *format) {
+    bool name = false;
+    for (; format && *format; format++) {
+        if (*format == ':') name = !name;
+        else if (*format == 'O' && !name) return true;
+    }
+    return false;
+}
+
+/* The bytes of a buffer; -1: what is wrong with the object was raised. */
+static int buffer_of(PyObject *object, Py_buffer *to) {
+    static const char *const what = "a body is bytes, bytearray, memoryview or another contiguous buffer of plain values";
+    const char *type = Py_TYPE(object)->tp_name;
+    if (PyUnicode_Check(object) || !PyObject_CheckBuffer(object)) return wr_raise("UsageError", "%s, not %s", what, type);
+    /* some have no word for what they hold, as arrays of dates: then it is no object */
+    if (PyObject_GetBuffer(object, to, PyBUF_CONTIG_RO | PyBUF_FORMAT) == 0) {
+        if (!holds_objects(to->format)) return 0;
+        PyBuffer_Release(to);
+        return wr_raise("UsageError", "%s: this %s holds Python objects, of which it has the addresses; encode them", what, type);
+    }
+    PyErr_Clear();
+    if (PyObject_GetBuffer(object, to, PyBUF_SIMPLE) == 0) return 0;
+    PyErr_Clear();
+    return wr_raise("UsageError", "%s: this %s is not contiguous, or was released; give a copy (bytes, numpy.ascontiguousarray)",
+                    what, type);
+}
+
 int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body) {
     body->buffer.obj = NULL;
     if (PyBytes_CheckExact(object)) {
         body->bytes = PyBytes_AS_STRING(object);
         body->length = PyBytes_GET_SIZE(object);
     } else {
-        if (PyUnicode_Check(object) || PyObject_GetBuffer(object, &body->buffer, PyBUF_SIMPLE)) {
-            PyErr_Clear();
-            return wr_raise("UsageError", "a body is bytes, bytearray, memoryview or another contiguous buffer, not %s",
-                            Py_TYPE(object)->tp_name);
-        }
+        if (buffer_of(object, &body->buffer)) return -1;
         body->bytes = body->buffer.buf;
         body->length = body->buffer.len;
     }

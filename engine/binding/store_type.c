@@ -235,11 +235,13 @@ static PyObject *face_new_id(PyObject *op, PyObject *unused) {
     return PyBytes_FromStringAndSize((char *)id, 16);
 }
 
+#define NEW_IDS_MAX 1000000 /* at once: nobody else runs meanwhile */
+
 static PyObject *face_new_ids(PyObject *op, PyObject *count) {
     FaceObject *self = (FaceObject *)op;
     Py_ssize_t n = PyIndex_Check(count) && !PyBool_Check(count) ? PyNumber_AsSsize_t(count, NULL) : -1; /* cut to the largest */
-    if (n < 0 || n == PY_SSIZE_T_MAX) {
-        if (!PyErr_Occurred()) wr_raise_given("UsageError", count, "count must be a whole number from 0 on");
+    if (n < 0 || n > NEW_IDS_MAX) {
+        if (!PyErr_Occurred()) wr_raise_given("UsageError", count, "count must be a whole number from 0 to %d", NEW_IDS_MAX);
         return NULL;
     }
     ClientObject *c = core_of(self);
@@ -324,7 +326,7 @@ static PyMethodDef face_methods[] = {
          "contains(id, timeout=None)\n--\n\nWhether the store holds the message, after everything this client did before."),
     {"new_id", face_new_id, METH_NOARGS,
      "new_id()\n--\n\nA message id that no other client makes: client epoch, counter."},
-    {"new_ids", face_new_ids, METH_O, "new_ids(count)\n--\n\nConsecutive new ids, for writing batches."},
+    {"new_ids", face_new_ids, METH_O, "new_ids(count)\n--\n\nUp to 1,000,000 consecutive new ids, for writing batches."},
     {NULL, NULL, 0, NULL}};
 
 static PyMemberDef face_members[] = {

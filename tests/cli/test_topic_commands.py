@@ -44,7 +44,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_topic_from_create_to_delete(directory: Path) -> None:
     assert "declared (2 queues)" in warren("topic", "create", directory, "life", "--queues", 2).stdout
     assert "exists already (2 queues)" in warren("topic", "create", directory, "life").stdout
-    assert "queues=2, not 3" in warren("topic", "create", directory, "life", "--queues", 3, code=2).stderr
+    differs = warren("topic", "create", directory, "life", "--queues", 3, code=2).stderr
+    assert "queues=2, not 3" in differs
+    assert f"`warren topic delete {directory} life` first" in differs
     assert "no message has the key" in warren("topic", "find", directory, "life", "--key", "k", code=1).stderr
     bodies = [f"line {number}" for number in range(250)]
     appended = told("topic", "append", directory, "life", "--queue", 1, "--tag", "a", given="\n".join(bodies))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import warren
@@ -60,6 +61,36 @@ def test_what_is_no_buffer_is_refused(node: warren.Node, name: str, body: object
     with pytest.raises(warren.UsageError):
         queue.put_many([b"good", body])  # type: ignore[list-item]
     assert queue.stats()["published"] == 0, "nothing of a refused batch is sent"
+
+
+OBJECTS = "holds Python objects, of which it has the addresses"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (np.array(["text"], dtype=object), OBJECTS),
+        (np.zeros(2, dtype=[("number", "<i4"), ("any", object)]), OBJECTS),
+        (np.zeros((4, 4))[:, ::2], "is not contiguous"),
+        (memoryview(b"abcd")[::2], "is not contiguous"),
+    ],
+)
+def test_arrays_whose_bytes_are_not_their_values_are_refused(
+    node: warren.Node, name: str, body: Any, said: str
+) -> None:
+    queue = node.queue(name)
+    with pytest.raises(warren.UsageError, match=said):
+        queue.put(body)
+    with pytest.raises(warren.UsageError, match=said):
+        node.store().write(bytes(16), body)
+    assert queue.stats()["published"] == 0
+
+
+@pytest.mark.parametrize("array", [np.arange(3), np.zeros(2, dtype=[("Of", "<i4")]), np.array(["2026-11-25"], "M8[D]")])
+def test_arrays_of_plain_values_are_bodies(node: warren.Node, name: str, array: Any) -> None:
+    queue = node.queue(name)
+    queue.put(array)
+    assert queue.get(timeout=10).body == array.tobytes()
 
 
 def test_a_body_that_is_too_large_names_the_setting(node: warren.Node, name: str) -> None:
@@ -814,7 +845,8 @@ def test_attach_without_a_node(tmp_path: Path) -> None:
 
 OPENER = """
 import sys, warren
-with warren.open(sys.argv[1], idle_exit=0.5, workers=1, arena_bytes=1 << 20, message_bytes_max=100000) as node:
+small = {"workers": 1, "arena_bytes": 1 << 20, "message_bytes_max": 100000}
+with warren.open(sys.argv[1], timeout=400, idle_exit=0.5, **small) as node:
     node.queue("q").put(sys.argv[2].encode())
     print(node.ping()["pid"], flush=True)
     sys.stdin.readline()

@@ -284,6 +284,15 @@ REFUSED: dict[str, tuple[Callable[[warren.Node], object], str]] = {
     "messages": (lambda node: node.queue("kept").ack(None), "messages must be a list"),  # type: ignore[arg-type]
     "claims": (lambda node: node.queue("kept").subscription("s").claim("2"), "max_messages must be"),  # type: ignore[arg-type]
     "ids": (lambda node: node.store().remove(5), "ids must be a list"),  # type: ignore[arg-type]
+    "called": (lambda node: node.call(5, b"x", 1.0), "queue must be a Queue of this node, or the name of one, not 5"),  # type: ignore[arg-type]
+    "served": (lambda node: node.serve([], print), "queue must be a Queue"),  # type: ignore[arg-type, call-overload]
+    "worked off": (lambda node: node.worker(b"kept", print), "queue must be a Queue"),  # type: ignore[call-overload]
+    "answered": (
+        lambda node: node.queue("kept").reply(None, b"x"),
+        "message must be a message of this queue, not None",
+    ),  # type: ignore[arg-type]
+    "to nobody": (lambda node: node.publish(b"x"), "give an exchange or a routing key"),
+    "many to nobody": (lambda node: node.publish_many([b"x"]), "give an exchange or a routing key"),
     "new ids": (lambda node: node.store().new_ids("5"), "count must be"),  # type: ignore[arg-type]
 }
 

@@ -51,7 +51,7 @@ def test_a_program_that_only_puts_is_told_that_a_server_is_down_and_serves_again
             confirm = queue.put(b"second", wait=False)
             with pytest.raises(warren.PeerLost):
                 confirm.wait(1.5)
-            (record,) = said(caplog, "worker-0 .* is down")
+            (record,) = said(caplog, "server worker-0 .* is down")
             assert record.levelno == logging.WARNING
             assert said(caplog, "serves again") == []
         finally:

@@ -168,6 +168,33 @@ def test_a_log_is_read_while_its_worker_is_away(own: RealNode) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+def test_a_deleted_topic_shows_nothing_while_the_worker_stands_still(own: RealNode) -> None:
+    """Its rows are in shared memory until the worker hears of it."""
+    with warren.attach(own.directory) as node, warren.attach(own.directory) as other:
+        topic, another = node.topic("t", queues=1), other.topic("t")
+        where = topic.append(b"one", key="k")
+        calls = (
+            lambda of: of.read(0),
+            lambda of: of.read_arrow(0),
+            lambda of: of.offsets(0),
+            lambda of: of.offset_at(0, 0),
+            lambda of: of.find("k"),
+            lambda of: of.find_id(where.message_id),
+        )
+        for call in calls:
+            call(topic)
+        pid = own.pids()["topic_worker"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            topic.delete()
+            for call in calls:
+                for of in (topic, another):
+                    with pytest.raises(warren.TopicNotFound):
+                        call(of)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
 def in_child(topic: warren.Topic) -> None:
     assert [record.body for record in topic.read(0).records] == [b"one"]
     topic.append(b"two", queue=0)

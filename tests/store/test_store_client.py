@@ -178,6 +178,8 @@ def test_what_is_wrong_refuses_the_whole_batch(store: warren.Store) -> None:
         store.write(ids[0], b"", timeout=-1.0)
     with pytest.raises(warren.UsageError):
         store.new_ids(-1)
+    with pytest.raises(warren.UsageError, match="from 0 to 1000000, not 1000001"):
+        store.new_ids(1_000_001)
     with pytest.raises(warren.UsageError):
         store.read(b"short")
     assert store.read_many(ids) == [None] * 2000

@@ -222,15 +222,26 @@ def _fail(kind: str, message: str, code: int) -> int:
 
 @contextlib.contextmanager
 def found_in(
-    directory: str, *, queue: str | None = None, exchange: str | None = None, queues: Sequence[str] = ()
+    directory: str,
+    *,
+    queue: str | None = None,
+    exchange: str | None = None,
+    queues: Sequence[str] = (),
+    topic: str | None = None,
 ) -> Iterator[None]:
     """What a command says when a queue or an exchange is not there: where the names are and, when it could be declared
-    first (`queue`, `exchange`: its name), how. `queues`: those that are declared together.
+    first (`queue`, `exchange`: its name), how; and when one is there, or a `topic`, and differs. `queues`: those that
+    are declared together.
     """
     try:
         yield
     except DeclarationMismatch as error:
         said, colon, _rest = str(error).rpartition(f": {AS_IT_IS}")
+        if colon and topic:
+            append, tail, delete = (command("topic", what, directory, topic) for what in ("append", "tail", "delete"))
+            raise DeclarationMismatch(
+                f"{said}: {append} and {tail} use it as it is; to change it, {delete} first"
+            ) from None
         queue = queue or next((name for name in queues if said.startswith(f"queue {name!r} exists")), None)
         if not (colon and queue):
             raise

@@ -94,7 +94,7 @@ def create_topic(
         )
     told: dict[str, Any] = {"queues": queues, "retention_s": retention_s, "retention_bytes": retention_bytes}
     as_it_is = all(value is None for value in told.values())
-    with ControlClient(directory, output.waiting) as client:
+    with output.found_in(directory, topic=name), ControlClient(directory, output.waiting) as client:
         answer = client.call("declare_topic", name=name, as_it_is=as_it_is, **told)
     if as_json:
         output.print_json(answer)

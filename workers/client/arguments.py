@@ -48,6 +48,13 @@ def checked_count(value: object, what: str, low: int = 1, most: int | None = Non
     return found
 
 
+def checked_queue(queue: object, kind: type[T]) -> T | str:
+    """A queue of this face, or the name of one. Raises UsageError."""
+    if isinstance(queue, (kind, str)):
+        return queue
+    raise UsageError(f"queue must be a Queue of this node, or the name of one, not {shown(queue)}")
+
+
 def checked_exchange(name: object) -> str:
     """The name of an exchange that may be there; the default one has an empty name. Raises InvalidName."""
     if not isinstance(name, str):

@@ -55,6 +55,7 @@ from warren.engine.errors import (
     TimedOut,
     TopicNotFound,
     Unroutable,
+    UsageError,
 )
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.protocol import PROTOCOL
@@ -431,6 +432,10 @@ class Client:
     def _find_route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None) -> Route:
         checked_exchange(exchange)
         check_routing_key(routing_key)
+        if not exchange and not routing_key:
+            raise UsageError(
+                "give an exchange or a routing key: no queue has an empty name, so nobody would get the message"
+            )
         with self._lock:  # nobody follows the catalog meanwhile
             router = self.router()
             queues, topics = router.route(exchange, routing_key, headers)

@@ -114,7 +114,7 @@ class Trouble:
         alive = superblock.server_identity(server).alive()
         if not alive and server not in self.missing and superblock.state < NODE_DRAINING:
             log.warning(
-                "the %s of the node of %s is down: what was submitted is kept, and waits for its restart",
+                "server %s of the node of %s is down: what was submitted is kept, and waits for its restart",
                 attachment.superblock.role_of(server),
                 self._directory.path,
             )
@@ -172,6 +172,6 @@ class Trouble:
         if not attachment.supervised():
             doing = "and so is the supervisor: the servers that still run start another one, which restarts it"
         return PeerLost(
-            f"{what}: the {attachment.superblock.role_of(server)} is down ({doing}); what was submitted is kept. "
+            f"{what}: server {attachment.superblock.role_of(server)} is down ({doing}); what was submitted is kept. "
             "Try again, or give more time"
         )

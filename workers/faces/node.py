@@ -37,6 +37,7 @@ from warren.workers.client.arguments import (
     checked_exchange,
     checked_flag,
     checked_mapping,
+    checked_queue,
     checked_seconds,
     checked_timeout,
     listed,
@@ -252,7 +253,8 @@ class Node:
         """
         from warren.workers.faces import worker  # here: most programs handle messages themselves
 
-        handled = self.queue(queue, create=False) if isinstance(queue, str) else queue
+        given = checked_queue(queue, Queue)
+        handled = self.queue(given, create=False) if isinstance(given, str) else given
         chosen = worker.Retries.of(retries, backoff, backoff_max, handled)
         if not checked_flag(processes, "processes"):
             return worker.Worker(handled, function, concurrency, prefetch, chosen)
@@ -278,9 +280,10 @@ class Node:
         (no answer in time: nobody serves the queue, or it takes too long), CallFailed (the function raised),
         QueueNotFound, QueueFull, MessageTooLarge, PeerLost.
         """
-        found = self._called.get(queue) if isinstance(queue, str) else queue
+        given = checked_queue(queue, Queue)
+        found = self._called.get(given) if isinstance(given, str) else given
         if found is None:
-            found = self._called[str(queue)] = self.queue(str(queue), create=False)
+            found = self._called[str(given)] = self.queue(str(given), create=False)
         options = {"headers": headers, "priority": priority, "properties": properties}
         return self._caller.call(found, server_of(found), body, timeout, options)
 
@@ -299,7 +302,8 @@ class Node:
         from warren.workers.faces import worker  # here: most programs serve nothing
 
         worker.checked_function(function, asynchronous=False)
-        handled = self.queue(queue, create=False) if isinstance(queue, str) else queue
+        given = checked_queue(queue, Queue)
+        handled = self.queue(given, create=False) if isinstance(given, str) else given
         chosen = worker.Retries.of(None, 1.0, 60.0, handled)
         return worker.Worker(handled, Answering(function), concurrency, prefetch, chosen)
 

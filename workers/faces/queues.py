@@ -38,6 +38,7 @@ from warren.engine.errors import (
 from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.queues import control
 from warren.engine.queues.control import AnswerOf
+from warren.engine.saying import shown
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import (
     checked_count,
@@ -584,6 +585,8 @@ class Queue:
         room. The answer to a call (node.call) whose caller has gone is dropped. Raises UsageError (it has no reply_to),
         MessageTooLarge, TimedOut, PeerLost.
         """
+        if not isinstance(message, _core.Delivery):
+            raise UsageError(f"message must be a message of this queue, not {shown(message)}")
         told = message.properties
         to = told.get("reply_to")
         if not isinstance(to, str):

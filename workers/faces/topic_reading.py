@@ -34,6 +34,7 @@ from warren.workers.faces.topic_holds import Hold, holds_of, settle
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from warren.engine.catalog.catalog import Catalog
     from warren.engine.catalog.topics import TopicDeclaration
     from warren.workers.client.attachment import Attachment
     from warren.workers.client.client import Client
@@ -365,6 +366,7 @@ class TopicReading:
         deadline = until = 0.0
         while True:
             attachment = self.client.attachment()
+            self._check_not_deleted(self.client.router().catalog)  # the worker may show its rows for a moment still
             try:
                 place = attachment.topics()
                 reader = place.take(self.declared)
@@ -399,16 +401,19 @@ class TopicReading:
 
     def _check_declared(self, deadline: float) -> float:
         """A topic whose worker shows no row for it: deleted, or the worker has not come so far."""
+        self._check_not_deleted(self.client.catalog())
+        now = time.monotonic()
+        if deadline and now > deadline:
+            raise PeerLost(f"the topic worker does not know of topic {self.declared.name!r} yet: try again")
+        time.sleep(0.002)
+        return deadline or now + REGION_WAIT_S
+
+    def _check_not_deleted(self, catalog: Catalog) -> None:
         name = self.declared.name
-        if self.declared.id not in self.client.catalog().topics_by_id:
+        if self.declared.id not in catalog.topics_by_id:
             raise TopicNotFound(
                 f"topic {name!r} was deleted: what it had is gone, and one that has the name now is another"
             )
-        now = time.monotonic()
-        if deadline and now > deadline:
-            raise PeerLost(f"the topic worker does not know of topic {name!r} yet: try again")
-        time.sleep(0.002)
-        return deadline or now + REGION_WAIT_S
 
     def _check_there(self, queue: int = 0) -> None:
         """Not all answers of the core say that the topic is gone. Raises TopicNotFound."""
@@ -449,7 +454,7 @@ def _is_damage(answer: object) -> bool:
 
 
 def checked_damage(damage: object) -> bool:
-    if damage not in ("error", "skip"):
+    if not isinstance(damage, str) or damage not in ("error", "skip"):
         raise UsageError(f"damage must be 'error' or 'skip', not {shown(damage)}")
     return damage == "error"
 

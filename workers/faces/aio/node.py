@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Self, Unpack, overload
 from warren.engine.catalog.arguments import QueueOptions
 from warren.engine.catalog.names import check_name
 from warren.engine.catalog.topic_bindings import KEY, TAG
-from warren.workers.client.arguments import checked_flag, checked_seconds, listed
+from warren.workers.client.arguments import checked_flag, checked_queue, checked_seconds, listed
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
@@ -155,7 +155,8 @@ class Node:
         """A loop that awaits `function` with each message of a queue, `concurrency` at a time: as warren.Node.worker,
         with a coroutine function, and a run() to await.
         """
-        handled = await self.queue(queue, create=False) if isinstance(queue, str) else queue
+        given = checked_queue(queue, Queue)
+        handled = await self.queue(given, create=False) if isinstance(given, str) else given
         chosen = await self._loop.do(Retries.of, retries, backoff, backoff_max, underneath_of(handled))
         return Worker(handled, function, concurrency, chosen)
 
@@ -173,9 +174,10 @@ class Node:
         self._loop.enter()
         checked_seconds(timeout, endless=False)
         deadline = time.monotonic() + timeout
-        found = self._called.get(queue) if isinstance(queue, str) else queue
+        given = checked_queue(queue, Queue)
+        found = self._called.get(given) if isinstance(given, str) else given
         if found is None:
-            found = self._called[str(queue)] = await self.queue(str(queue), create=False)
+            found = self._called[str(given)] = await self.queue(str(given), create=False)
         server = underneath_of(found).server
         replies = self._caller.known(server)
         if replies is None:
