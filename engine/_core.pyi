@@ -521,12 +521,13 @@ class TopicHandle:
         properties: dict[str, str] | None,
         queue: int | None,
         born: int | None,
+        later: bytes | None,
         level: int,
         timeout: float | None,
         wait: bool,
         /,
     ) -> Position | Confirm[Position]:
-        """Append a message; `born`: ms since 1970, None: now."""
+        """Append a message; `born`: ms since 1970, None: now; `later`: packed properties that say when it comes."""
 
     def append_many(
         self,
@@ -536,6 +537,7 @@ class TopicHandle:
         properties: dict[str, str] | Sequence[dict[str, str] | None] | None,
         queues: int | Sequence[int | None] | None,
         born: int | Sequence[int | None] | None,
+        later: bytes | None,
         level: int,
         timeout: float | None,
         wait: bool,
@@ -544,7 +546,7 @@ class TopicHandle:
         """The same of many: one value for all, or a list or tuple with one for each."""
 
     def check_many(
-        self, bodies: Iterable[Buffer], keys: Any, tags: Any, properties: Any, queues: Any, born: Any, /
+        self, bodies: Iterable[Buffer], keys: Any, tags: Any, properties: Any, queues: Any, born: Any, later: Any, /
     ) -> None:
         """Raises what append_many would find wrong before it sends anything."""
 
@@ -997,6 +999,7 @@ class TopicServer:
         spin_us: int,
         tick_ms: int,
         commit_bytes: int,
+        delayed_max: int,
     ) -> Self:
         """`folder`: a descriptor of the folder of topics, `ring`: of the ring's region (a page, then ring_bytes); the
         first must stay open. `node`: whose log it is, `boot`: of the machine; 16 bytes each. Raises OSError."""
@@ -1027,6 +1030,26 @@ class TopicServer:
         """Between settle and begin: call with the body of each record of a system topic that lies behind the commit
         (epoch, number), which ends at this position, or (anew) from the log's file on that begins there. Where the walk
         ended. Raises OSError, and what `call` raises."""
+
+    def later_read(self, file: Buffer, /) -> tuple[int, int, int]:
+        """Take up a snapshot of what is to come later: (position, epoch, number). Raises ValueError: it is none."""
+
+    def later_walk(self, anew: bool, position: int, epoch: int, number: int, /) -> tuple[int, int]:
+        """Between settle and begin: take up what the log says behind it, or (anew) from its file on that begins there:
+        (where the walk ended, damaged places that were passed by). Raises OSError, MemoryError."""
+
+    def later_copy(self) -> tuple[int, int, bytes]:
+        """What is to come later, as of the last sealed commit: (its end, its number, messages for later_encode)."""
+
+    @staticmethod
+    def later_encode(node: bytes, position: int, epoch: int, number: int, messages: bytes, /) -> bytes:
+        """A snapshot of that. Any thread."""
+
+    def later_lowest(self) -> int | None:
+        """Position of the first record of a message that is to come later."""
+
+    def later_hold(self) -> None:
+        """No message comes any more: the server ends."""
 
     def begin(self, epoch: int, /) -> None:
         """The log goes on; rows are shown. `epoch`: never lower than that of the commits that were found."""
@@ -1589,6 +1612,9 @@ class TopicReader:
 
     def close(self) -> None: ...
     def bounds(self, queue: int, /) -> tuple[int, int] | None: ...
+    def delayed(self) -> int | None:
+        """Messages of the topic that are to come later."""
+
     def wait(self, queue: int, seen: int, seconds: float, /) -> bool | None:
         """Whether the maximum is above `seen`; False also when a signal came."""
 

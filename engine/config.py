@@ -63,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     topics_disk_quick: float = 0.75  #: share of the disk in use above which files of the topics' log go without a pause
     topics_disk_forced: float = 0.85  #: above it the oldest messages of topics with a retention go before their time
     topics_disk_full: float = 0.9  #: above it nothing is appended to topics
+    delayed_messages_max: int = (
+        1_000_000  #: messages of topics that are to come later; the topic worker has 24 to 48 bytes for each
+    )
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
@@ -114,6 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "topics_disk_quick": (0.0, 1.0),
             "topics_disk_forced": (0.0, 1.0),
             "topics_disk_full": (0.001, 1.0),
+            "delayed_messages_max": (1, 100_000_000),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
@@ -177,6 +181,7 @@ class NodeSettings(TypedDict, total=False):
     topics_disk_quick: float
     topics_disk_forced: float
     topics_disk_full: float
+    delayed_messages_max: int
 
 
 def message_bytes_most(settings: Settings) -> int:

@@ -80,6 +80,8 @@ CRASH_POINTS = (
     "retain_raised",  # topic worker's retention: minima rose, no checkpoint says so
     "retain_told",  # retention: log and checkpoint say which files go, none is gone
     "retain_removed",  # retention: a file of the log is unlinked, its folder is not synced
+    "topic_later_came",  # topic worker: a message that was to come later is appended to its topic, nothing is sealed
+    "topic_later_saved",  # topic worker's helper: a snapshot of those that are to come has its name
 )
 
 CONSTANTS: dict[str, int] = {

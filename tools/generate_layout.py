@@ -107,15 +107,18 @@ def formats_header() -> str:
     return _offsets_header("FORMATS", formats.CONSTANTS, texts, formats.STRUCTS)
 
 
+_TOPIC_TEXTS = (
+    *("SYSTEM_TOPICS", "COMMIT_TOPIC", "BOUNDS_TOPIC", "SCHEDULE_TOPIC", "TIMER_TOPIC", "HALF_TOPIC", "OP_HALF_TOPIC"),
+    *("CHECKPOINT_MAGIC", "LATER_MAGIC"),
+)
+
+
 def topic_formats_header() -> str:
     """The same for topics."""
     return _offsets_header(
         "TOPIC_FORMATS",
         topic_formats.CONSTANTS,
-        {
-            name: getattr(topic_formats, name)
-            for name in ("SYSTEM_TOPICS", "COMMIT_TOPIC", "BOUNDS_TOPIC", "CHECKPOINT_MAGIC")
-        },
+        {name: getattr(topic_formats, name) for name in _TOPIC_TEXTS},
         topic_formats.STRUCTS,
     )
 

@@ -21,6 +21,7 @@ typedef struct {
     PyObject *bodies;                                /* tuple */
     PyObject *keys, *tags, *properties, *queues, *born; /* of each: tuple; or NULL: `all` */
     PyObject *all[5];
+    PyObject *later; /* of all: when they come; None: at once. The caller's */
     Py_ssize_t n;
     item *items;
     uint8_t *packed;
@@ -136,7 +137,8 @@ static int look_at_all(batch *b, uint64_t now_ms) {
     item same = {.told_n = 0};
     if (!b->queues && wr_topic_queue(b->h, b->all[3], &queue, &chosen)) return -1;
     if (!b->born && b->all[4] != Py_None && number_of(b->all[4], 63, "born", &born_ms)) return -1;
-    if (told_once && (wr_told_pack(&told, b->all[0], b->all[1], b->all[2]) || keep_told(b, &told, &same))) return -1;
+    if (told_once && (wr_told_pack(&told, b->all[0], b->all[1], b->all[2]) || wr_told_later(&told, b->later) || keep_told(b, &told, &same)))
+        return -1;
     bool keyed = !told_once && (b->keys || b->all[0] != Py_None);
     if (!chosen && !b->queues && !keyed) queue = told_once && told.keyed ? wr_told_queue(told.hash, b->h->queues_n) : wr_topic_turn(b->h);
     for (Py_ssize_t i = 0; i < b->n; i++) {
@@ -146,14 +148,15 @@ static int look_at_all(batch *b, uint64_t now_ms) {
         to->born_ms = born_ms;
         if (!told_once && (wr_told_pack(&told, b->keys ? PyTuple_GET_ITEM(b->keys, i) : b->all[0], b->tags ? PyTuple_GET_ITEM(b->tags, i) : b->all[1],
                                         b->properties ? PyTuple_GET_ITEM(b->properties, i) : b->all[2]) ||
-                           keep_told(b, &told, to)))
+                           wr_told_later(&told, b->later) || keep_told(b, &told, to)))
             return wrong(b, i);
         bool own = chosen;
         if (b->queues && wr_topic_queue(b->h, PyTuple_GET_ITEM(b->queues, i), &to->queue, &own)) return wrong(b, i);
         if (!own && told.keyed) to->queue = wr_told_queue(told.hash, b->h->queues_n);
         else if (!own && (b->queues || keyed)) to->queue = wr_topic_turn(b->h);
         if (b->born && PyTuple_GET_ITEM(b->born, i) != Py_None && number_of(PyTuple_GET_ITEM(b->born, i), 63, "born", &to->born_ms)) return wrong(b, i);
-        if (keep_body(b, PyTuple_GET_ITEM(b->bodies, i), to) || !(to->size = wr_topic_record_size(b->h, to->told_n, to->body_length)))
+        if (keep_body(b, PyTuple_GET_ITEM(b->bodies, i), to) ||
+            !(to->size = wr_topic_record_size(b->h, to->told_n, to->body_length, b->later != Py_None, to->queue)))
             return wrong(b, i);
         b->several |= to->queue != b->items[0].queue;
     }
@@ -250,9 +253,11 @@ PyObject *wr_topic_append_many(PyObject *op, PyObject *const *args, Py_ssize_t g
     batch b = {.h = (TopicHandleObject *)op};
     wr_append_how how;
     wr_appended *appended = NULL;
-    WR_ARGUMENTS(9, "bodies, keys, tags, properties, queues, born, level, timeout, wait");
+    WR_ARGUMENTS(10, "bodies, keys, tags, properties, queues, born, later, level, timeout, wait");
+    b.later = args[6];
+    how.later = b.later != Py_None;
     if (wr_topic_current(b.h)) return NULL;
-    int error = take_arguments(&b, args) || look_at_all(&b, wr_wall_ms()) || wr_topic_ready(b.h, args[6], args[7], args[8], &how) ||
+    int error = take_arguments(&b, args) || look_at_all(&b, wr_wall_ms()) || wr_topic_ready(b.h, args[7], args[8], args[9], &how) ||
                 !(appended = plan(&b)) || send(&b, appended, &how);
     drop(&b);
     if (!error) return wr_topic_confirmed((TopicHandleObject *)op, appended, &how);
@@ -262,7 +267,8 @@ PyObject *wr_topic_append_many(PyObject *op, PyObject *const *args, Py_ssize_t g
 
 PyObject *wr_topic_check_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     batch b = {.h = (TopicHandleObject *)op};
-    WR_ARGUMENTS(6, "bodies, keys, tags, properties, queues, born");
+    WR_ARGUMENTS(7, "bodies, keys, tags, properties, queues, born, later");
+    b.later = args[6];
     uint32_t turn = b.h->turn;
     if (wr_topic_current(b.h)) return NULL;
     int error = take_arguments(&b, args) || look_at_all(&b, 0);

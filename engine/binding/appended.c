@@ -67,6 +67,9 @@ int wr_appended_check(ClientObject *c, wr_appended *appended) {
         if (result == WR_RESULT_REFUSED)
             return wr_raise("MessageTooLarge", "the message is larger than a commit of the log can be: split it, or start the node with larger "
                                                "settings topic_ring_bytes and log_file_bytes");
+        if (result == WR_RESULT_FULL)
+            return wr_raise("LimitError", "as many messages are to come later as the setting delayed_messages_max allows, or as there is memory "
+                                          "for: wait until some have come, or start the node with a larger one");
         return raise_not_taken(c);
     }
     return 0;
@@ -76,10 +79,11 @@ static PyObject *list_of(const wr_appended *appended) {
     PyObject *list = PyList_New((Py_ssize_t)appended->records_n);
     for (uint32_t i = 0; list && i < appended->runs_n; i++) {
         const wr_append_run *run = &appended->runs[i];
+        const bool numbered = run->answer.offset != UINT64_MAX; /* what comes later has no offset yet */
         uint64_t position = run->answer.position;
         for (uint64_t k = 0; k < run->n; k++) {
             uint64_t at = run->first + k, number = appended->order ? appended->order[at] : at;
-            PyObject *one = wr_position_new(run->queue, run->answer.offset + k, position, appended->host);
+            PyObject *one = wr_position_new(run->queue, numbered ? run->answer.offset + k : UINT64_MAX, position, appended->host);
             if (!one) {
                 Py_DECREF(list);
                 return NULL;

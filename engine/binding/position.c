@@ -21,6 +21,14 @@ PyObject *wr_position_new(uint32_t queue, uint64_t offset, uint64_t physical_off
     return (PyObject *)self;
 }
 
+/* -1: it has none yet. */
+static int offset_of(PyObject *number, uint64_t *offset) {
+    *offset = UINT64_MAX;
+    if (PyLong_Check(number) && PyLong_AsLongLong(number) == -1 && !PyErr_Occurred()) return 0;
+    PyErr_Clear();
+    return number_of(number, 63, "offset", offset);
+}
+
 /* Position(queue, offset, physical_offset, message_id): as unpickled. */
 static PyObject *position_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"queue", "offset", "physical_offset", "message_id", NULL};
@@ -31,7 +39,7 @@ static PyObject *position_make(PyTypeObject *type, PyObject *args, PyObject *key
     wr_message_id id;
     (void)type;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOs#:Position", names, &numbers[0], &numbers[1], &numbers[2], &text, &length) ||
-        number_of(numbers[0], 31, "queue", &queue) || number_of(numbers[1], 63, "offset", &offset) ||
+        number_of(numbers[0], 31, "queue", &queue) || offset_of(numbers[1], &offset) ||
         number_of(numbers[2], 63, "physical_offset", &physical_offset))
         return NULL;
     if (!wr_message_id_parse(text, (uint64_t)length, &id) || id.store_host_bytes != WR_HOST_V4_SIZE || id.physical_offset != physical_offset)
@@ -52,7 +60,7 @@ static PyObject *get_queue(PyObject *op, void *closure) {
 
 static PyObject *get_offset(PyObject *op, void *closure) {
     (void)closure;
-    return PyLong_FromUnsignedLongLong(((PositionObject *)op)->offset);
+    return PyLong_FromLongLong((long long)((PositionObject *)op)->offset);
 }
 
 static PyObject *get_physical_offset(PyObject *op, void *closure) {
@@ -70,7 +78,7 @@ static PyObject *get_message_id(PyObject *op, void *closure) {
 
 static PyObject *position_repr(PyObject *op) {
     const PositionObject *self = (PositionObject *)op;
-    return PyUnicode_FromFormat("Position(queue=%u, offset=%llu, physical_offset=%llu)", self->queue, (unsigned long long)self->offset,
+    return PyUnicode_FromFormat("Position(queue=%u, offset=%lld, physical_offset=%llu)", self->queue, (long long)self->offset,
                                 (unsigned long long)self->physical_offset);
 }
 
@@ -92,12 +100,12 @@ static PyObject *position_reduce(PyObject *op, PyObject *ignored) {
     (void)ignored;
     PyObject *id = get_message_id(op, NULL);
     if (!id) return NULL;
-    return Py_BuildValue("(O(IKKN))", Py_TYPE(op), self->queue, (unsigned long long)self->offset, (unsigned long long)self->physical_offset, id);
+    return Py_BuildValue("(O(ILKN))", Py_TYPE(op), self->queue, (long long)self->offset, (unsigned long long)self->physical_offset, id);
 }
 
 static PyGetSetDef attributes[] = {
     {"queue", get_queue, NULL, "the queue of the topic that the message is in", NULL},
-    {"offset", get_offset, NULL, "its number in that queue, from 0", NULL},
+    {"offset", get_offset, NULL, "its number in that queue, from 0; -1: it comes later, and has none yet", NULL},
     {"physical_offset", get_physical_offset, NULL, "where its record begins in the log, in bytes", NULL},
     {"message_id", get_message_id, NULL, "its id, for Topic.find_id", NULL},
     {NULL, NULL, NULL, NULL, NULL}};

@@ -11,7 +11,7 @@ static const char *const reserved[] = {
     "UNIQ_KEY", "DELAY", "WAIT", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID",
     "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "EXTEND_UNIQ_INFO",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "INNER_NUM", "INNER_BASE", "DUP_INFO",
-    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_PREPARED_QUEUE_OFFSET", "CHECK_IMMUNITY_TIME_IN_SECONDS"};
+    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TRAN_PREPARED_QUEUE_OFFSET", "CHECK_IMMUNITY_TIME_IN_SECONDS"};
 
 static int too_long(void) {
     return wr_raise("MessageTooLarge", "keys, tag and properties of a message have %d bytes at most: put more into the body",
@@ -121,4 +121,17 @@ int wr_told_pack(wr_told *told, PyObject *key, PyObject *tag, PyObject *properti
     if (key != Py_None && put_keys(told, key)) return -1;
     if (tag != Py_None && put_tag(told, tag)) return -1;
     return properties == Py_None ? 0 : put_properties(told, properties);
+}
+
+int wr_told_later(wr_told *told, PyObject *later) {
+    if (later == Py_None) return 0;
+    if (!PyBytes_Check(later) || !wr_properties_good(PyBytes_AS_STRING(later), (uint64_t)PyBytes_GET_SIZE(later))) {
+        PyErr_SetString(PyExc_TypeError, "later is packed properties, or None");
+        return -1;
+    }
+    const uint64_t n = (uint64_t)PyBytes_GET_SIZE(later);
+    if (n > sizeof told->bytes - told->n) return too_long();
+    memcpy(told->bytes + told->n, PyBytes_AS_STRING(later), n);
+    told->n += (uint32_t)n;
+    return 0;
 }

@@ -18,6 +18,8 @@ int wr_told_pack(wr_told *told, PyObject *key, PyObject *tag, PyObject *properti
 
 /* Has a property of this name a meaning of its own in the log, or for RocketMQ? Not KEYS and TAGS. */
 bool wr_told_reserved(const char *name);
+/* When it comes, behind the rest: packed properties as `later` (bytes; None: it comes at once). 0, -1 with an exception. */
+int wr_told_later(wr_told *told, PyObject *later);
 
 /* The queue of `queues_n` that messages with this key go to: as RocketMQ's SelectMessageQueueByHash, |hashCode| mod queues. */
 static inline uint32_t wr_told_queue(uint32_t hash, uint32_t queues_n) {

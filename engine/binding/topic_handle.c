@@ -45,7 +45,7 @@ static void handle_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-/* append(body, key, tag, properties, queue, born, level, timeout, wait) */
+/* append(body, key, tag, properties, queue, born, later, level, timeout, wait) */
 static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     TopicHandleObject *h = (TopicHandleObject *)op;
     ClientObject *c = h->client;
@@ -55,12 +55,13 @@ static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t g
     uint32_t queue = 0;
     uint64_t born_ms = 0;
     bool chosen;
-    WR_ARGUMENTS(9, "body, key, tag, properties, queue, born, level, timeout, wait");
+    WR_ARGUMENTS(10, "body, key, tag, properties, queue, born, later, level, timeout, wait");
     if (args[5] != Py_None && number_of(args[5], 63, "born", &born_ms)) return NULL;
-    if (wr_topic_current(h) || wr_told_pack(&told, args[1], args[2], args[3]) || wr_topic_queue(h, args[4], &queue, &chosen) ||
+    how.later = args[6] != Py_None;
+    if (wr_topic_current(h) || wr_told_pack(&told, args[1], args[2], args[3]) || wr_told_later(&told, args[6]) || wr_topic_queue(h, args[4], &queue, &chosen) ||
         wr_body_take(c, args[0], told.n, &body))
         return NULL;
-    if (!wr_topic_record_size(h, told.n, (uint64_t)body.length) || wr_topic_ready(h, args[6], args[7], args[8], &how)) {
+    if (!wr_topic_record_size(h, told.n, (uint64_t)body.length, how.later, h->queues_n - 1) || wr_topic_ready(h, args[7], args[8], args[9], &how)) {
         wr_body_drop(&body);
         return NULL;
     }
@@ -114,10 +115,10 @@ static PyObject *handle_get_topic(PyObject *op, void *closure) {
 static PyGetSetDef attributes[] = {{"topic", handle_get_topic, NULL, "id of the topic", NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef methods[] = {
-    FAST("append", handle_append, "append(body, key, tag, properties, queue, born, level, timeout, wait) -> Position | Confirm"),
+    FAST("append", handle_append, "append(body, key, tag, properties, queue, born, later, level, timeout, wait) -> Position | Confirm"),
     FAST("append_many", wr_topic_append_many,
-         "append_many(bodies, keys, tags, properties, queues, born, level, timeout, wait) -> list of Position | Confirm"),
-    FAST("check_many", wr_topic_check_many, "check_many(bodies, keys, tags, properties, queues, born): raises what is wrong with them"),
+         "append_many(bodies, keys, tags, properties, queues, born, later, level, timeout, wait) -> list of Position | Confirm"),
+    FAST("check_many", wr_topic_check_many, "check_many(bodies, keys, tags, properties, queues, born, later): raises what is wrong with them"),
     {"queue_of", handle_queue_of, METH_O, "queue_of(key): the queue that messages with this key go to"},
     {"tell", handle_tell, METH_VARARGS, "tell(name, record_bytes_max, record_limit): the topic's name, the largest record and why, for errors"},
     {"turn", handle_turn, METH_NOARGS, "turn(): the queue of the next messages without a key"},

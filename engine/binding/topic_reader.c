@@ -121,6 +121,16 @@ static PyObject *reader_bounds(ReaderObject *self, PyObject *object) {
     return error ? failed_with(error) : Py_BuildValue("(KK)", (unsigned long long)b.minimum, (unsigned long long)b.maximum);
 }
 
+/* delayed(): messages of the topic that are to come later, or None. */
+static PyObject *reader_delayed(ReaderObject *self, PyObject *none) {
+    (void)none;
+    uint64_t n;
+    if (enter(self)) return NULL;
+    const int error = wr_topic_reader_delayed(self->reader, &n);
+    self->busy = false;
+    return error ? failed_with(error) : PyLong_FromUnsignedLongLong(n);
+}
+
 /* wait(queue, seen, seconds): True: the maximum is above `seen`; False: time is up, or a signal came; None: no such queue. */
 static PyObject *reader_wait(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
     uint32_t queue;
@@ -528,6 +538,7 @@ static PyMethodDef reader_methods[] = {
     FAST("begin", reader_begin, "begin(ring, rows): the regions of the worker's present incarnation."),
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Let go of regions and files; begin makes it read again."},
     {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (minimum, maximum), or None."},
+    {"delayed", (PyCFunction)reader_delayed, METH_NOARGS, "delayed(): messages that are to come later, or None."},
     FAST("wait", reader_wait, "wait(queue, seen, seconds): whether the maximum is above `seen`, or None."),
     FAST("wait_any", reader_wait_any, "wait_any(queues, seen, row, stamp, seconds): which of them has changed, -1, -2 or None."),
     FAST("read", reader_read, "read(queue, offset, end, records_max, bytes_max, tags): an answer with records."),

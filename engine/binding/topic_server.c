@@ -57,15 +57,16 @@ static void release_all(server_object *o) {
 
 static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"superblock", "server", "folder", "ring", "rows", "node", "boot", "ring_bytes", "log_file_bytes",
-                            "consume_queue_entries", "index_slots", "index_entries", "spin_us", "tick_ms", "commit_bytes", NULL};
+                            "consume_queue_entries", "index_slots", "index_entries", "spin_us", "tick_ms", "commit_bytes", "delayed_max", NULL};
     PyObject *super, *rows;
     const char *node, *boot;
     Py_ssize_t node_n, boot_n;
     int folder, ring;
     unsigned int server, entries, slots, index_entries;
-    unsigned long long ring_bytes, file_bytes, spin_us, tick_ms, commit_bytes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiiOy#y#$KKIIIKKK", names, &super, &server, &folder, &ring, &rows, &node, &node_n, &boot, &boot_n,
-                                     &ring_bytes, &file_bytes, &entries, &slots, &index_entries, &spin_us, &tick_ms, &commit_bytes))
+    unsigned long long ring_bytes, file_bytes, spin_us, tick_ms, commit_bytes, delayed_max;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiiOy#y#$KKIIIKKKK", names, &super, &server, &folder, &ring, &rows, &node, &node_n, &boot, &boot_n,
+                                     &ring_bytes, &file_bytes, &entries, &slots, &index_entries, &spin_us, &tick_ms, &commit_bytes,
+                                     &delayed_max))
         return NULL;
     if (server >= WR_SERVERS_MAX || node_n != 16 || boot_n != 16 || !ring_bytes || ring_bytes & (ring_bytes - 1) || ring_bytes % WR_PAGE_BYTES) {
         PyErr_SetString(PyExc_ValueError, "server is an index of the superblock, node and boot are 16 bytes, ring_bytes is a power of two");
@@ -86,7 +87,8 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     wr_topic_worker_options options = {.super = o->super.buf, .server = server, .folder = folder, .rows = o->rows.buf,
                                        .rows_max = WR_TOPIC_ROWS_MAX, .ring_bytes = ring_bytes, .log_file_bytes = file_bytes,
                                        .consume_queue_entries = entries, .index_slots = slots, .index_entries = index_entries,
-                                       .spin_ns = spin_us * 1000, .tick_ns = tick_ms * 1000000, .commit_bytes = commit_bytes};
+                                       .spin_ns = spin_us * 1000, .tick_ns = tick_ms * 1000000, .commit_bytes = commit_bytes,
+                                       .delayed_max = delayed_max};
     memcpy(options.node, node, 16);
     memcpy(options.boot, boot, 16);
     options.ring = o->ring = wr_topic_ring_map(ring, ring_bytes);
@@ -242,6 +244,106 @@ static PyObject *server_system_records(PyObject *self, PyObject *args) {
     if (PyErr_Occurred()) return NULL;
     if (error) return os_error(error);
     return PyLong_FromUnsignedLongLong(end.position);
+}
+
+/* ---- messages that come later ---- */
+
+/* later_read(file): (position, epoch, number) of a snapshot, which is taken up. Raises ValueError: what is wrong with it. */
+static PyObject *server_later_read(PyObject *self, PyObject *arg) {
+    Py_buffer file;
+    wr_topic_worker *w = not_begun(self);
+    if (!w || PyObject_GetBuffer(arg, &file, PyBUF_SIMPLE)) return NULL;
+    wr_pending_head head = {0};
+    memcpy(head.node, w->o.node, sizeof head.node);
+    const char *wrong;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    wrong = wr_later_decode(&w->s, file.buf, (uint64_t)file.len, &head);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    PyBuffer_Release(&file);
+    if (wrong && !strcmp(wrong, "memory")) return PyErr_NoMemory();
+    if (wrong) return PyErr_Format(PyExc_ValueError, "%s", wrong);
+    return Py_BuildValue("(KKK)", (unsigned long long)head.position, (unsigned long long)head.epoch, (unsigned long long)head.number);
+}
+
+/* later_walk(anew, position, epoch, number): (the position where the walk ended, gaps). */
+static PyObject *server_later_walk(PyObject *self, PyObject *args) {
+    int anew, error;
+    unsigned long long position, epoch, number;
+    if (!PyArg_ParseTuple(args, "pKKK", &anew, &position, &epoch, &number)) return NULL;
+    wr_topic_worker *w = not_begun(self);
+    if (!w) return NULL;
+    uint64_t end;
+    uint32_t gaps;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_worker_later(w, anew, position, epoch, number, &end, &gaps);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    if (error == ENOMEM) return PyErr_NoMemory();
+    if (error) return os_error(error);
+    return Py_BuildValue("(KI)", (unsigned long long)end, gaps);
+}
+
+/* later_copy(): what is pending as of the last sealed commit: (position, number, messages as bytes for later_encode). */
+static PyObject *server_later_copy(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
+    const uint64_t most = wr_pending_copy_most(&w->s.pending) * sizeof(wr_pending_message);
+    PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)most);
+    if (!copy) return NULL;
+    const uint64_t n = wr_pending_copy(&w->s.pending, state->sealed, (wr_pending_message *)(void *)PyBytes_AS_STRING(copy));
+    if (_PyBytes_Resize(&copy, (Py_ssize_t)(n * sizeof(wr_pending_message)))) return NULL;
+    return Py_BuildValue("(KKN)", (unsigned long long)state->sealed, (unsigned long long)state->number, copy);
+}
+
+/* later_encode(node, position, epoch, number, messages): a snapshot. Any thread. */
+static PyObject *server_later_encode(PyObject *none, PyObject *args) {
+    (void)none;
+    const char *node;
+    Py_ssize_t node_n;
+    PyObject *messages;
+    unsigned long long position, epoch, number;
+    if (!PyArg_ParseTuple(args, "y#KKKS", &node, &node_n, &position, &epoch, &number, &messages)) return NULL;
+    const uint64_t bytes = (uint64_t)PyBytes_GET_SIZE(messages), n = bytes / sizeof(wr_pending_message);
+    if (node_n != 16 || bytes % sizeof(wr_pending_message)) return PyErr_Format(PyExc_ValueError, "a node of 16 bytes, and messages of later_copy");
+    wr_pending_head head = {.position = position, .epoch = epoch, .number = number, .n = n};
+    memcpy(head.node, node, 16);
+    PyObject *file = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wr_pending_bytes(n));
+    wr_pending_message *sorted = PyMem_RawMalloc(bytes ? bytes : 1);
+    if (!file || !sorted) {
+        Py_XDECREF(file);
+        PyMem_RawFree(sorted);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    memcpy(sorted, PyBytes_AS_STRING(messages), bytes);
+    wr_pending_encode(&head, sorted, (uint8_t *)PyBytes_AS_STRING(file));
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(sorted);
+    return file;
+}
+
+/* later_lowest(): position of the first record of those that are to come; None: there is none. */
+static PyObject *server_later_lowest(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const uint64_t lowest = wr_pending_lowest(&w->s.pending);
+    if (lowest == UINT64_MAX) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(lowest);
+}
+
+/* later_hold(): none comes any more: the server ends. */
+static PyObject *server_later_hold(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    w->s.held = true;
+    Py_RETURN_NONE;
 }
 
 static PyObject *server_begin(PyObject *self, PyObject *arg) {
@@ -583,13 +685,15 @@ static PyObject *server_counters(PyObject *self, PyObject *none) {
     if (!w) return NULL;
     const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
     const wr_dispatcher_state found = wr_dispatcher_look(w->dispatcher);
-    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisKsKsKsKsi}", "records", (unsigned long long)w->s.records_n, "messages",
+    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisKsKsKsKsisKsKsKsK}", "records", (unsigned long long)w->s.records_n, "messages",
                          (unsigned long long)(w->messages_n + w->s.records_n), "append", (unsigned long long)state->append, "sealed",
                          (unsigned long long)state->sealed, "number", (unsigned long long)state->number, "synced",
                          (unsigned long long)state->synced, "failed", state->failed, "no_space", state->no_space, "dispatched",
                          (unsigned long long)found.position, "dispatch_trouble", found.trouble, "dispatch_failed", found.failed, "checkpoints",
                          (unsigned long long)found.checkpoints_n, "saved_position", (unsigned long long)found.saved_position, "retained",
-                         (unsigned long long)found.retained, "saved", (unsigned long long)found.saved, "clean_error", found.clean_error);
+                         (unsigned long long)found.retained, "saved", (unsigned long long)found.saved, "clean_error", found.clean_error, "delayed", (unsigned long long)w->s.pending.n,
+                         "came", (unsigned long long)w->s.came_n, "unreadable", (unsigned long long)w->s.unreadable_n, "unreadable_at",
+                         (unsigned long long)w->s.unreadable_at);
 }
 
 /* The region of rows of a server that is dead: nobody sleeps on it any longer. */
@@ -612,7 +716,9 @@ static PyMethodDef server_methods[] = {
     M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),
     M(sync, METH_O), M(counters, METH_NOARGS), M(system_records, METH_VARARGS), M(append_system, METH_VARARGS), M(ends, METH_O), M(tell_group, METH_VARARGS),
     M(retain, METH_VARARGS), M(retain_log, METH_O),
-    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
+    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(later_read, METH_O),
+    M(later_walk, METH_VARARGS), M(later_copy, METH_NOARGS), M(later_lowest, METH_NOARGS), M(later_hold, METH_NOARGS),
+    {"later_encode", server_later_encode, METH_VARARGS | METH_STATIC, NULL}, {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
 #undef M
 
 static PyTypeObject server_type = {

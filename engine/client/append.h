@@ -9,6 +9,7 @@ typedef struct {
     uint32_t server, topic, queue;
     uint64_t born_ms; /* since 1970 */
     int level;
+    bool later; /* their properties say when they come (topics/scheduled.h) */
 } wr_append;
 
 /* One record; its properties are good ones (topics/properties.h), else the worker closes the link. */

@@ -60,6 +60,11 @@ class TopicsFolder:
         """The snapshot of the offsets of groups of readers."""
         return self.path / "groups"
 
+    @property
+    def later(self) -> Path:
+        """The snapshot of the messages that are to come later."""
+        return self.path / "later"
+
 
 @dataclass(frozen=True)
 class WorkerFolder:

@@ -38,6 +38,7 @@
 #define WR_FLAG_ROUTES 32
 #define WR_FLAG_DEDUPLICATE 64
 #define WR_FLAG_UNSEEN 128
+#define WR_FLAG_LATER 4
 #define WR_RESULT_NONE 0
 #define WR_RESULT_OK 1
 #define WR_RESULT_NO 2
@@ -45,6 +46,7 @@
 #define WR_RESULT_MASKED 4
 #define WR_RESULT_REFUSED 5
 #define WR_RESULT_DUPLICATE 6
+#define WR_RESULT_FULL 7
 #define WR_DELIVERY_FREE 0
 #define WR_DELIVERY_HELD 1
 #define WR_LOCATION_JOURNAL 1
@@ -80,7 +82,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x776b1e50f7cae2fbull
+#define WR_LAYOUT_HASH 0x61fdca5478949788ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -313,7 +315,8 @@ typedef struct {
     _Atomic uint64_t appended; /* offset behind the last message that was appended */
     _Atomic uint64_t bytes; /* of the records in the log, from `minimum` to `maximum`; stored before that */
     _Atomic uint64_t from; /* position of the first of them; all bits set: there is none */
-    uint8_t pad0_[16];
+    _Atomic uint64_t delayed; /* of the topic's queue 0: messages of the topic that are to come later */
+    uint8_t pad0_[8];
 } wr_topic_row;
 _Static_assert(sizeof(wr_topic_row) == 64, "wr_topic_row");
 _Static_assert(offsetof(wr_topic_row, key) == 0, "wr_topic_row.key");
@@ -322,6 +325,7 @@ _Static_assert(offsetof(wr_topic_row, maximum) == 16, "wr_topic_row.maximum");
 _Static_assert(offsetof(wr_topic_row, appended) == 24, "wr_topic_row.appended");
 _Static_assert(offsetof(wr_topic_row, bytes) == 32, "wr_topic_row.bytes");
 _Static_assert(offsetof(wr_topic_row, from) == 40, "wr_topic_row.from");
+_Static_assert(offsetof(wr_topic_row, delayed) == 48, "wr_topic_row.delayed");
 
 /* One group of readers; behind the rows of topics. Writer: the topic worker. Its members look at it before each message. */
 typedef struct {

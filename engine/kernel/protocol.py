@@ -60,6 +60,8 @@ PROTOCOL: dict[str, int] = {
     "FLAG_DEDUPLICATE": 64,
     # of a NACK with FLAG_REQUEUE: nobody was handed it, so its delivery does not count; without: its bytes are damaged
     "FLAG_UNSEEN": 128,
+    # of an APPEND: its messages come later; their properties say when (engine/topics/later.h)
+    "FLAG_LATER": 4,
     # result word of a command record; the server writes it before it publishes `processed`
     "RESULT_NONE": 0,
     "RESULT_OK": 1,
@@ -68,6 +70,7 @@ PROTOCOL: dict[str, int] = {
     "RESULT_MASKED": 4,
     "RESULT_REFUSED": 5,  # PUBLISH: a queue was full and refused it (overflow reject-publish); the others have it
     "RESULT_DUPLICATE": 6,  # PUBLISH: every queue has seen its key within its window; nothing was stored
+    "RESULT_FULL": 7,  # APPEND with FLAG_LATER: as many messages are pending as can be
     # delivery slot state
     "DELIVERY_FREE": 0,
     "DELIVERY_HELD": 1,
@@ -97,7 +100,8 @@ PROTOCOL: dict[str, int] = {
     "DIRECTORY_WAYS": 32,
     # APPEND: `queue` is the topic's id, `row` the queue's number, `tag` the time when it was born (ms since 1970), the blob
     # properties and body. APPEND_MANY: `count` parts (append_part), then properties and body of each. Before RESULT_OK the
-    # worker writes where the first record lies into `id`: queue offset, then position in the log, 8 bytes each.
+    # worker writes where the first record lies into `id`: queue offset (with FLAG_LATER 2^64 − 1: it has none yet), then
+    # position in the log, 8 bytes each.
     "APPEND_COUNT_MAX": 4096,
     # rows of topics: a node's queues of topics at most, and how many pairs of wake words their readers share
     "TOPIC_ROWS_MAX": 65536,
@@ -293,6 +297,7 @@ TOPIC_ROW = Struct(
         Field("appended", 24, "a64", "offset behind the last message that was appended"),
         Field("bytes", 32, "a64", "of the records in the log, from `minimum` to `maximum`; stored before that"),
         Field("from", 40, "a64", "position of the first of them; all bits set: there is none"),
+        Field("delayed", 48, "a64", "of the topic's queue 0: messages of the topic that are to come later"),
     ),
 )
 

@@ -1,9 +1,7 @@
 /* Records into the log (topics/append.c). */
 #ifndef WR_TOPIC_APPEND_H
 #define WR_TOPIC_APPEND_H
-#include "topics/state.h"
-
-typedef enum { WR_TOPIC_DONE, WR_TOPIC_WAIT } wr_topic_outcome;
+#include "topics/intake.h"
 
 /* Execute a command, of which `c` is a copy. WAIT: nothing was done; try again when the log has room, the catalog was read, or the
  * request is answered. */

@@ -10,6 +10,7 @@
 #include "topics/queue_files.h"
 #include "topics/queue_folders.h"
 #include "topics/record.h"
+#include "topics/system_topics.h"
 #include <assert.h>
 #include <limits.h>
 #include <unistd.h>
@@ -123,12 +124,8 @@ static uint32_t find_topic(const wr_dispatch *d, uint32_t id, const uint8_t *nam
     return at != NONE && is_of(&d->topics[at], id, name, n) ? at : NONE;
 }
 
-static bool is_system(const uint8_t *name, uint32_t n) {
-    return n >= sizeof WR_SYSTEM_TOPICS - 1 && !memcmp(name, WR_SYSTEM_TOPICS, sizeof WR_SYSTEM_TOPICS - 1);
-}
-
 static bool name_good(const char *name, uint32_t n) {
-    if (!n || n > NAME_MAX || is_system((const uint8_t *)name, n)) return false;
+    if (!n || n > NAME_MAX || wr_system_is((const uint8_t *)name, n)) return false;
     if (memchr(name, '/', n) || memchr(name, 0, n)) return false;
     return !(n == 1 && name[0] == '.') && !(n == 2 && name[0] == '.' && name[1] == '.');
 }
@@ -441,7 +438,7 @@ static int store_keys(wr_dispatch *d, const a_topic *topic, const wr_known_prope
 static int apply_scanned(wr_dispatch *d, const uint8_t *bytes, const wr_record *record) {
     const uint8_t *name = bytes + record->topic_at;
     uint32_t at = find_topic(d, record->flag, name, record->topic_length), kind = record->sys_flag & WR_SYS_TRANSACTION_MASK;
-    if (at == NONE && is_system(name, record->topic_length)) {
+    if (at == NONE && wr_system_is(name, record->topic_length)) {
         d->counts.system++;
         return wr_is_bounds(name, record->topic_length) ? apply_bounds(d, bytes + record->body_at, record->body_length) : 0;
     }

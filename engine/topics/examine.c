@@ -11,6 +11,7 @@
 #include "topics/queue_files.h"
 #include "topics/queue_folders.h"
 #include "topics/record.h"
+#include "topics/system_topics.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -313,10 +314,6 @@ static int pass_unknown(wr_examine *e, uint64_t position) {
 
 /* ---- records and commits ---- */
 
-static bool is_system(const uint8_t *name, uint32_t n) {
-    return n >= sizeof WR_SYSTEM_TOPICS - 1 && !memcmp(name, WR_SYSTEM_TOPICS, sizeof WR_SYSTEM_TOPICS - 1);
-}
-
 /* What retention says that it takes of the log. */
 static void examine_bounds(wr_examine *e, const uint8_t *body, uint64_t n) {
     uint64_t first;
@@ -340,7 +337,7 @@ static int examine_record(wr_examine *e, const uint8_t *bytes, const wr_record *
     const uint32_t kind = r->sys_flag & WR_SYS_TRANSACTION_MASK;
     e->counts.records++;
     if (wr_is_bounds(name, r->topic_length)) examine_bounds(e, bytes + r->body_at, r->body_length);
-    if (is_system(name, r->topic_length)) return 0;
+    if (wr_system_is(name, r->topic_length)) return 0;
     const a_topic *topic = topic_of(e, r, name);
     const bool judged = r->physical_offset < e->limit;
     wr_walked_key entry;

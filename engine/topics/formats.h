@@ -29,6 +29,27 @@
 #define WR_OFFSETS_VERSION 1
 #define WR_BOUNDS_VERSION 1
 #define WR_GROUPS_VERSION 1
+#define WR_LATER_VERSION 1
+#define WR_DELAY_LEVELS_N 18
+#define WR_DELAY_MS_MAX 0xf731400
+#define WR_DELAY_LEVEL_1_MS 1000
+#define WR_DELAY_LEVEL_2_MS 5000
+#define WR_DELAY_LEVEL_3_MS 10000
+#define WR_DELAY_LEVEL_4_MS 30000
+#define WR_DELAY_LEVEL_5_MS 60000
+#define WR_DELAY_LEVEL_6_MS 0x1d4c0
+#define WR_DELAY_LEVEL_7_MS 0x2bf20
+#define WR_DELAY_LEVEL_8_MS 0x3a980
+#define WR_DELAY_LEVEL_9_MS 0x493e0
+#define WR_DELAY_LEVEL_10_MS 0x57e40
+#define WR_DELAY_LEVEL_11_MS 0x668a0
+#define WR_DELAY_LEVEL_12_MS 0x75300
+#define WR_DELAY_LEVEL_13_MS 0x83d60
+#define WR_DELAY_LEVEL_14_MS 0x927c0
+#define WR_DELAY_LEVEL_15_MS 0x124f80
+#define WR_DELAY_LEVEL_16_MS 0x1b7740
+#define WR_DELAY_LEVEL_17_MS 0x36ee80
+#define WR_DELAY_LEVEL_18_MS 0x6ddd00
 #define WR_LOG_FILE_BYTES 0x40000000
 #define WR_CONSUME_QUEUE_ENTRIES 0x493e0
 #define WR_INDEX_SLOTS 0x4c4b40
@@ -36,7 +57,12 @@
 #define WR_SYSTEM_TOPICS "WARREN_SYS_"
 #define WR_COMMIT_TOPIC "WARREN_SYS_COMMIT"
 #define WR_BOUNDS_TOPIC "WARREN_SYS_BOUNDS"
+#define WR_SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
+#define WR_TIMER_TOPIC "rmq_sys_wheel_timer"
+#define WR_HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
+#define WR_OP_HALF_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 #define WR_CHECKPOINT_MAGIC "WRTOPICS"
+#define WR_LATER_MAGIC "WRLATER_"
 
 /* Head of a record of the commit log, up to the born host. */
 #define WR_LOG_HEAD_AT_SIZE 0 /* u32: bytes of the whole record */
@@ -66,7 +92,7 @@
 
 /* Of a record, behind the store host. */
 #define WR_LOG_TAIL_AT_RECONSUME_TIMES 0 /* u32: deliveries that failed before */
-#define WR_LOG_TAIL_AT_PREPARED_TRANSACTION_OFFSET 4 /* u64: commit and rollback: physical_offset of the half message */
+#define WR_LOG_TAIL_AT_PREPARED_TRANSACTION_OFFSET 4 /* u64: commit and rollback: physical_offset of the half message; of a message that was to come later: that of its record there, + 1 */
 #define WR_LOG_TAIL_AT_BODY_LENGTH 12 /* u32: bytes of the body, which follows */
 #define WR_LOG_TAIL_SIZE 16
 
@@ -191,5 +217,23 @@
 #define WR_GROUPS_AT_NUMBER 48 /* u64: of the last commit below it */
 #define WR_GROUPS_AT_GROUPS_N 56 /* u32: bodies that follow */
 #define WR_GROUPS_SIZE 64
+
+/* Head of the snapshot of messages that are to come later (`later`): pending records follow. */
+#define WR_LATER_AT_MAGIC 0 /* bytes[8]: LATER_MAGIC */
+#define WR_LATER_AT_VERSION 8 /* u32: LATER_VERSION */
+#define WR_LATER_AT_CRC 12 /* u32: CRC-32C of all of the file but these 4 bytes */
+#define WR_LATER_AT_NODE 16 /* bytes[16]: whose log it is */
+#define WR_LATER_AT_POSITION 32 /* u64: what the log says below it is contained, and on stable storage; it is walked from here on */
+#define WR_LATER_AT_EPOCH 40 /* u64: no commit from there on has a lower one */
+#define WR_LATER_AT_NUMBER 48 /* u64: of the last commit below it */
+#define WR_LATER_AT_PENDING_N 56 /* u64: pending records that follow */
+#define WR_LATER_SIZE 64
+
+/* A message that is to come later. */
+#define WR_PENDING_AT_POSITION 0 /* u64: physical_offset of its record, of SCHEDULE_TOPIC or TIMER_TOPIC */
+#define WR_PENDING_AT_DUE 8 /* u64: when it comes, milliseconds since 1970 */
+#define WR_PENDING_AT_SIZE 16 /* u32: bytes of that record */
+#define WR_PENDING_AT_TOPIC 20 /* u32: id of the topic that it is for */
+#define WR_PENDING_SIZE 24
 
 #endif

@@ -26,6 +26,14 @@ Offsets of groups of readers are records of a topic of Warren's own, too; of eac
 file, replaced as a whole, has them all, and says from where the log is walked for newer ones. One that is damaged, missing or
 of another node is none, and the log is walked from its first file.
 
+A message that is to come later (docs/design/024-later-messages.md) is a record of SCHEDULE_TOPIC (one of the DELAY_LEVELS_MS;
+queue_id is the level − 1) or of TIMER_TOPIC (any time): its flag is the id of the topic that it is for, REAL_TOPIC, REAL_QID and
+TIMER_OUT_MS (milliseconds since 1970) say where it goes, and when, and the properties before them what the publisher said of
+it; queue_offset is 0. When it is due it is appended to that topic, without those properties, and with
+prepared_transaction_offset: so the log itself says what has come. A snapshot, one file, replaced as a whole, has all that is
+pending at a position: later, then pending records in the order of their positions. One that is damaged, missing or of another
+node is none, and the log is walked from its first file.
+
 Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
 the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
 prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
@@ -99,6 +107,19 @@ GROUPS_VERSION = 1
 #: Warren's own: what retention removed of the log (docs/design/023-retention.md)
 BOUNDS_TOPIC = f"{SYSTEM_TOPICS}BOUNDS"
 BOUNDS_VERSION = 1
+#: RocketMQ's, for messages that are to come later: by level, and at any time (docs/design/024-later-messages.md)
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+#: its half messages, and what became of them
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#: what RocketMQ's levels 1 to 18 say: 1 s 5 s 10 s 30 s, 1 to 10, 20 and 30 min, 1 and 2 h
+_S, _MIN, _H = 1000, 60_000, 3_600_000
+DELAY_LEVELS_MS = (_S, 5 * _S, 10 * _S, 30 * _S, *(n * _MIN for n in (*range(1, 11), 20, 30)), _H, 2 * _H)
+#: 3 days: no message is put off for longer
+DELAY_MS_MAX = 3 * 24 * _H
+LATER_MAGIC = "WRLATER_"
+LATER_VERSION = 1
 
 #: Warren's own, too: what the derived files hold, at a place of the log
 CHECKPOINT_MAGIC = "WRTOPICS"
@@ -138,6 +159,10 @@ CONSTANTS: dict[str, int] = {
     "OFFSETS_VERSION": OFFSETS_VERSION,
     "BOUNDS_VERSION": BOUNDS_VERSION,
     "GROUPS_VERSION": GROUPS_VERSION,
+    "LATER_VERSION": LATER_VERSION,
+    "DELAY_LEVELS_N": len(DELAY_LEVELS_MS),
+    "DELAY_MS_MAX": DELAY_MS_MAX,
+    **{f"DELAY_LEVEL_{level}_MS": ms for level, ms in enumerate(DELAY_LEVELS_MS, 1)},
     "LOG_FILE_BYTES": LOG_FILE_BYTES,
     "CONSUME_QUEUE_ENTRIES": CONSUME_QUEUE_ENTRIES,
     "INDEX_SLOTS": INDEX_SLOTS,
@@ -179,7 +204,7 @@ LOG_TAIL = Struct(
     "Of a record, behind the store host.",
     (
         Field("reconsume_times", 0, "u32", "deliveries that failed before"),
-        Field("prepared_transaction_offset", 4, "u64", "commit and rollback: physical_offset of the half message"),
+        Field("prepared_transaction_offset", 4, "u64", "commit and rollback: physical_offset of the half message; of a message that was to come later: that of its record there, + 1"),
         Field("body_length", 12, "u32", "bytes of the body, which follows"),
     ),
     ">",
@@ -419,6 +444,36 @@ GROUPS = Struct(
     ">",
 )
 
+LATER = Struct(
+    "later",
+    64,
+    "Head of the snapshot of messages that are to come later (`later`): pending records follow.",
+    (
+        Field("magic", 0, "bytes", "LATER_MAGIC", 8),
+        Field("version", 8, "u32", "LATER_VERSION"),
+        Field("crc", 12, "u32", "CRC-32C of all of the file but these 4 bytes"),
+        Field("node", 16, "bytes", "whose log it is", 16),
+        Field("position", 32, "u64", "what the log says below it is contained, and on stable storage; it is walked from here on"),
+        Field("epoch", 40, "u64", "no commit from there on has a lower one"),
+        Field("number", 48, "u64", "of the last commit below it"),
+        Field("pending_n", 56, "u64", "pending records that follow"),
+    ),
+    ">",
+)
+
+PENDING = Struct(
+    "pending",
+    24,
+    "A message that is to come later.",
+    (
+        Field("position", 0, "u64", "physical_offset of its record, of SCHEDULE_TOPIC or TIMER_TOPIC"),
+        Field("due", 8, "u64", "when it comes, milliseconds since 1970"),
+        Field("size", 16, "u32", "bytes of that record"),
+        Field("topic", 20, "u32", "id of the topic that it is for"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     LOG_HEAD,
@@ -441,6 +496,8 @@ STRUCTS = (
     BOUNDS,
     BOUND,
     GROUPS,
+    LATER,
+    PENDING,
 )
 
 

@@ -1,6 +1,7 @@
 /* The loop of a topic worker: rounds, events, sleep. Declared in topics/loop.h. */
 #include "topics/loop.h"
 #include "topics/control.h"
+#include "topics/later.h"
 
 #define SLEEP_NS 50000000ull
 #define UNSEALED_SLEEP_NS 1000000ull /* records wait for so long at most for others */
@@ -60,7 +61,7 @@ static uint64_t sleep_ns(const wr_topic_worker *w, uint64_t left) {
     uint64_t sleep = left < SLEEP_NS ? left : SLEEP_NS;
     if (w->s.unsealed_since && sleep > UNSEALED_SLEEP_NS) sleep = UNSEALED_SLEEP_NS;
     if (w->s.unsynced && sleep > w->s.tick_ns) sleep = w->s.tick_ns;
-    return sleep;
+    return wr_later_sleep_ns(&w->s, sleep);
 }
 
 /* Sleep on the server's word, or see what came meanwhile. What ended it: 0, ETIMEDOUT, EINTR; EAGAIN: it did not sleep. */

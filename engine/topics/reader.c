@@ -104,6 +104,16 @@ int wr_topic_reader_bounds(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *
     return 0;
 }
 
+int wr_topic_reader_delayed(wr_topic_reader *r, uint64_t *n) {
+    wr_topic_queue_open *q;
+    int error = have_row(r, 0, &q);
+    if (error) return error;
+    *n = atomic_load_explicit(&q->row->delayed, memory_order_acquire);
+    if (wr_topic_row_is(q->row, wr_topic_row_key(r->id, 0))) return 0;
+    q->row = NULL;
+    return ENXIO;
+}
+
 uint64_t wr_topic_reader_unshown(const wr_topic_reader *r) {
     const uint64_t number = r->rows ? wr_topic_confirmed_commit(r->rows) : 0;
     return number && !wr_topic_is_shown(r->rows, number) ? number : 0;

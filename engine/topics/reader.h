@@ -75,7 +75,10 @@ void wr_topic_reader_begin(wr_topic_reader *reader, const void *ring, wr_topic_r
 /* What is there of a queue. 0; ENXIO: there is no row: deleted, or no such queue; ENOMEM. */
 int wr_topic_reader_bounds(wr_topic_reader *reader, uint32_t queue, wr_topic_bounds *bounds);
 
-/* The same, when all of the queue is shown that was confirmed before this call; or `behind`. */
+/* Messages of the topic that are to come later. 0 or an errno, as before. */
+int wr_topic_reader_delayed(wr_topic_reader *reader, uint64_t *n);
+
+/* The same as wr_topic_reader_bounds, when all of the queue is shown that was confirmed before this call; or `behind`. */
 int wr_topic_reader_all(wr_topic_reader *reader, uint32_t queue, wr_topic_bounds *bounds);
 
 /* The newest commit, if it was confirmed and is not shown yet; 0: all is shown. */

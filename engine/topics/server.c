@@ -2,6 +2,7 @@
 #include "topics/append.h"
 #include "topics/confirm.h"
 #include "topics/control.h"
+#include "topics/later.h"
 #include "topics/links.h"
 #include "topics/server.h"
 #include "topics/table.h"
@@ -21,12 +22,14 @@ void wr_topic_server_init(wr_topic_server *s, wr_superblock *super, uint32_t ser
     s->geometry = wr_geometry_of(super);
     s->tick_ns = TICK_NS;
     s->commit_bytes = COMMIT_BYTES;
+    s->pending.most = UINT64_MAX;
     pthread_mutex_init(&s->mutex, NULL);
 }
 
 void wr_topic_server_free(wr_topic_server *s) {
     for (uint32_t i = 0; i < s->links_n; i++) free(s->links[s->order[i]]);
     wr_topics_free(s);
+    wr_later_end(s);
     free(s->high.rows);
     pthread_mutex_destroy(&s->mutex);
 }
@@ -69,14 +72,15 @@ static bool serve(wr_topic_server *s, wr_topic_link *l) {
 
 /* Store times never step back: what is searched by time is in order. */
 static void look_at_clock(wr_topic_server *s) {
-    uint64_t now = wr_wall_ms();
-    if (now > s->store_ms) s->store_ms = now;
+    s->wall_ms = wr_wall_ms();
+    if (s->wall_ms > s->store_ms) s->store_ms = s->wall_ms;
 }
 
 bool wr_topic_round(wr_topic_server *s, uint64_t now) {
     bool any = false;
     look_at_clock(s);
     for (uint32_t i = 0; i < s->links_n; i++) any |= serve(s, s->links[s->order[i]]);
+    any |= wr_later_round(s);
     const wr_topic_log_state *state = wr_topic_log_look(s->log);
     if (!s->unsealed_since && state->append > state->sealed) s->unsealed_since = now;
     for (uint32_t i = 0; i < s->links_n; i++) {

@@ -6,11 +6,12 @@ dispatcher have threads of their own, and a helper makes the log's next file.
     declared.py    the topics of the catalog
     keeper.py      groups of readers
     retention.py   what goes, by age, size and disk
+    later.py       messages that come later
     log_files.py   the log's files
     engine/kernel/clients.py   the clients' regions
 
 Invariant: nothing is shown, confirmed or written before what was found in the log is on stable storage.
-Crash points: recovered, settled, begun (what was found is durable; the log's file may be new), file.made.
+Crash points: recovered, settled, begun (what was found is durable; the log's file may be new), file.made, later.saved.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from warren.engine.topics import log_files
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
 from warren.engine.topics.keeper import Keeper, Log
+from warren.engine.topics.later import Later
 from warren.engine.topics.retention import Place, Policy, Retention
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS
@@ -116,10 +118,12 @@ class TopicService:
             o.say,
             o.group_release_s,
         )
+        self.later = Later(server, o.folder.later, node_bytes(o.superblock.node_id), o.say, o.reached)
         self.retention = Retention(server, o.superblock, o.server, o.place, o.policy, self.topics.all, o.say, o.reached)
         self.retention.needed["groups of readers"] = self.groups.needed
         self.retention.carried["groups of readers"] = self.groups.carry
         self.topics.changed = self.retention.wake
+        self.retention.needed["messages that come later"] = self.later.needed
         self._timer_at = 0.0
         self._trouble: tuple[int, int, int] = (0, 0, 0)
 
@@ -141,7 +145,9 @@ class TopicService:
         with atomic_file.file_explained(f"cannot make {o.folder.log} ready"):
             self.server.settle()
         o.reached("settled")
-        self.groups.load(Log(found["position"], bases[0] if bases else 0))
+        log = Log(found["position"], bases[0] if bases else 0)
+        self.groups.load(log)
+        self.later.load(log)
         node_epoch, epoch = o.superblock.get("node_epoch"), o.superblock.server_get(o.server, "epoch") + 1
         # A directory that was put back from a backup may have a lower epoch than its log.
         log_epoch = max(node_epoch << EPOCH_SHIFT | epoch, found["epoch"] + 1)
@@ -153,6 +159,7 @@ class TopicService:
         self.retention.begin(bases[0] if bases else base)
         self._clients.scan(starting=True)
         self.groups.begin(log_epoch)
+        self.later.begin(log_epoch)
         o.reached("begun")
         absent = self._absent(*found["absent"])
         return Recovered(self.topics.count, found["checkpoint"], position, found["torn"], absent)
@@ -196,8 +203,10 @@ class TopicService:
         if epoch > 1 and self.server.attached():  # a worker of this node was there before, and clients of it
             self.groups.wait_for_members(time.monotonic())
         self.server.serve(epoch)
-        for thread in (self._committer, self._dispatcher, self._files.maker, self.groups.writer, self.retention.thread):
+        for thread in (self._committer, self._dispatcher, self._files.maker, self.retention.thread):
             thread.start()
+        self.groups.writer.start()
+        self.later.writer.start()
 
     def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
         """Serve a client; its region is closed when it has ended. Raises OSError (a region of the wrong form)."""
@@ -219,6 +228,7 @@ class TopicService:
             self._files.take()
             self.groups.take()
             self.retention.take()
+            self.later.take()
         if events & _core.TOPIC_EVENT_NEED_FILE:
             self._files.want()
         if events & _core.TOPIC_EVENT_CATALOG_CHANGED or self.topics.behind:
@@ -252,6 +262,7 @@ class TopicService:
         self.groups.on_timer(now)
         self.retention.take()
         self.retention.on_timer()
+        self.later.on_timer(now)
         self._look_for_space()
         self.options.timer()
 
@@ -303,6 +314,7 @@ class TopicService:
         """
         server = self.server
         server.pending(_core.TOPIC_EVENT_STOP, True)
+        server.later_hold()
         self.retention.end()
         deadline = time.monotonic() + timeout_s
         while not self.turn(1_000_000, False) & _core.TOPIC_EVENT_TIMER and time.monotonic() < deadline:
@@ -310,6 +322,7 @@ class TopicService:
         clean = server.sync(int(timeout_s * 1e9)) and not server.counters()["failed"]
         server.run(0, False)  # the confirms of what was synced
         self.groups.close()
+        self.later.close()
         self.release()
         return clean
 
@@ -323,6 +336,7 @@ class TopicService:
         self._files.maker.stop()
         self._join(self._files.maker)
         self.groups.end()
+        self.later.end()
         self._files.close()
         self.server.close()
         self._clients.close()

@@ -18,6 +18,8 @@
 #include "ipc/core/view.h"
 #include "kernel/map.h"
 #include "topics/log.h"
+#include "topics/log_reader.h"
+#include "topics/pending.h"
 #include "topics/record.h"
 #include <pthread.h>
 
@@ -35,6 +37,7 @@ typedef struct {
     uint32_t name_length;
     char *name;
     wr_topic_queue *queues;
+    uint64_t delayed_n; /* of its messages, how many are to come later */
 } wr_topic;
 
 /* A link with a request that is not answered stands still (topics/control.h). */
@@ -105,7 +108,8 @@ typedef struct wr_topic_server {
     wr_map high;   /* client epoch → mark */
     wr_topic_link *links[WR_CLIENT_SLOTS];
     uint32_t order[WR_CLIENT_SLOTS], links_n;
-    uint64_t store_ms;       /* never steps back */
+    uint64_t wall_ms;        /* the clock, as it was at the round's begin */
+    uint64_t store_ms;       /* never lower, and never steps back */
     uint64_t unsealed_since; /* 0: nothing is unsealed */
     uint64_t synced_at;
     bool want_commit, want_sync, unsynced, unknown;
@@ -114,6 +118,13 @@ typedef struct wr_topic_server {
     uint64_t records_n, processed_n, evicted_n;
 
     wr_topic_follower follower;
+
+    /* topics/later.h */
+    wr_pending pending;
+    wr_log_reader reader;
+    bool held;                               /* none of them comes: the server ends */
+    uint64_t came_n, unreadable_n, unreadable_at; /* messages that came; records that could not be read, and the last one's position */
+
     pthread_mutex_t mutex;
 } wr_topic_server;
 

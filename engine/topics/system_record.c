@@ -1,5 +1,6 @@
 /* Records of Warren's own topics. Declared in topics/system_record.h. */
 #include "topics/system_record.h"
+#include "topics/intake.h"
 
 int wr_system_append(wr_topic_server *s, const char *topic, uint32_t topic_n, const uint8_t *body, uint32_t n, uint64_t *end) {
     wr_record_reason reason;
@@ -8,9 +9,7 @@ int wr_system_append(wr_topic_server *s, const char *topic, uint32_t topic_n, co
     if (!size) return EINVAL;
     uint8_t *to = wr_topic_log_reserve(s->log, size, &position);
     if (!to) return errno;
-    const wr_topic_batch none = {.position = position, .store_ms = s->store_ms, .bytes = to}; /* a commit is noted, whatever is in it */
-    s->crowded = s->follower.records && !s->follower.records(s->follower.context, &none);
-    if (s->crowded) return EAGAIN;
+    if (!wr_append_noted(s, position, to)) return EAGAIN;
     wr_record_head head = {.physical_offset = position, .born_timestamp = s->store_ms, .store_timestamp = s->store_ms};
     memcpy(head.born_host, s->host, sizeof s->host);
     memcpy(head.store_host, s->host, sizeof s->host);

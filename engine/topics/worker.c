@@ -3,6 +3,7 @@
 #include "topics/worker.h"
 #include "topics/confirm.h"
 #include "topics/links.h"
+#include "topics/log_search.h"
 #include "topics/table.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,6 +27,8 @@ wr_topic_worker *wr_topic_worker_new(const wr_topic_worker_options *options) {
     wr_topic_server_init(&w->s, options->super, options->server);
     w->s.tick_ns = options->tick_ns;
     w->s.commit_bytes = options->commit_bytes;
+    if (options->delayed_max) w->s.pending.most = options->delayed_max;
+    wr_later_begin(&w->s, options->folder, options->log_file_bytes, options->ring, options->ring_bytes);
     w->free_rows = malloc(options->rows_max * sizeof *w->free_rows);
     w->dispatch = wr_dispatch_new(&place);
     if (w->free_rows && w->dispatch) return w;
@@ -111,6 +114,7 @@ static void show_rows(wr_topic_worker *w, wr_topic *topic) {
         queue->wake = wr_topic_wake_of(w->o.rows, topic->id);
         w->messages_n += found.next - found.minimum;
         wr_topic_row_give(w->o.rows, queue->row, wr_topic_row_key(topic->id, i), found.minimum, found.next);
+        if (!i) atomic_store_explicit(&queue->shown->delayed, topic->delayed_n, memory_order_relaxed);
         if (!w->dispatcher) wr_dispatch_show(w->dispatch, queue->row, queue->shown);
     }
 }
@@ -141,6 +145,7 @@ int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id) {
     if (!error) {
         for (uint32_t queue = 0; queue < topic->queues_n; queue++) w->messages_n -= topic->queues[queue].next - topic->queues[queue].first;
         wr_topic_wake_readers(w->o.rows, id); /* who waits for it sees that it is gone */
+        wr_later_drop(&w->s, topic);
         wr_topic_drop(&w->s, id);
     }
     free(rows);
@@ -205,6 +210,45 @@ int wr_topic_worker_system(const wr_topic_worker *w, const wr_system_walk *what,
     return wr_system_read(&walk, anew, position, &after, end);
 }
 
+static int later_commit(void *context, const uint8_t *bytes, uint64_t n, const wr_commit_head *head, const uint8_t *marks) {
+    (void)marks;
+    wr_topic_worker *w = context;
+    return wr_later_commit(&w->s, bytes, n, head);
+}
+
+static const wr_log_visitor later_visitor = {open_to_read, later_commit};
+
+/* Behind damage the walk goes on with the next commit: what came must not come again. */
+static int walk_all(wr_topic_worker *w, uint64_t first, wr_commit_head *after, wr_log_end *end, uint32_t *gaps) {
+    const uint64_t file_bytes = w->o.log_file_bytes;
+    uint64_t position = first, search = first;
+    for (;;) {
+        int error = wr_log_walk(&later_visitor, w, file_bytes, position, after, end);
+        if (error || !end->damaged) return error;
+        wr_log_place next;
+        if (end->position > position || search < end->position) search = end->position;
+        error = wr_log_search(&later_visitor, w, file_bytes, search, &end->last, &next);
+        if (error) return error == ENOENT ? 0 : error;
+        ++*gaps;
+        position = next.position;
+        *after = next.after;
+        search = next.search;
+    }
+}
+
+int wr_topic_worker_later(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps) {
+    wr_commit_head after = {.origin.epoch = epoch, .number = number};
+    memcpy(after.origin.node, w->o.node, sizeof after.origin.node);
+    wr_log_end found;
+    *gaps = 0;
+    if (anew) wr_later_clear(&w->s);
+    int error = anew ? wr_log_before(&later_visitor, w, w->o.log_file_bytes, position, &after) : 0;
+    if (error && error != ENOENT) return error;
+    error = anew ? walk_all(w, position, &after, &found, gaps) : wr_log_walk(&later_visitor, w, w->o.log_file_bytes, position, &after, &found);
+    *end = error ? position : found.position;
+    return error;
+}
+
 static uint64_t slots_for(uint64_t ring_bytes) {
     uint64_t slots = SLOTS_MIN;
     while (slots < ring_bytes / RING_BYTES_A_SLOT) slots *= 2;
@@ -219,6 +263,7 @@ int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch) {
     if (!w->s.log) return errno;
     wr_topic_log_begin(w->s.log, w->end.position, w->end.last.number, w->end.last.store_ms);
     w->s.store_ms = w->end.last.store_ms;
+    wr_later_taken_up(&w->s);
     w->s.synced_at = wr_now_ns();
     wr_topic_rows_begin(w->o.rows, w->end.last.number);
     /* Files below what retention has said before are still to be removed, and index files are not there already. */

@@ -12,6 +12,7 @@
 #ifndef WR_TOPICS_WORKER_H
 #define WR_TOPICS_WORKER_H
 #include "topics/dispatcher.h"
+#include "topics/later.h"
 #include "topics/preview.h"
 #include "topics/server.h"
 #include "topics/system_record.h"
@@ -28,6 +29,7 @@ typedef struct {
     uint64_t log_file_bytes;
     uint32_t consume_queue_entries, index_slots, index_entries;
     uint64_t spin_ns, tick_ns, commit_bytes;
+    uint64_t delayed_max; /* messages that are to come later; 0: any number */
 } wr_topic_worker_options;
 
 typedef struct wr_topic_worker {
@@ -69,6 +71,9 @@ int wr_topic_worker_settle(wr_topic_worker *w);
  * order, between settle and begin. As wr_system_read. */
 int wr_topic_worker_system(const wr_topic_worker *w, const wr_system_walk *what, bool anew, uint64_t position, uint64_t epoch, uint64_t number,
                            wr_log_end *end);
+/* Take up the messages that are to come later from there on, as wr_topic_worker_system, behind what wr_later_decode has taken up (`anew`: it is
+ * forgotten). *end: where the walk ended: at w->end.position, or something is between. *gaps: damaged places that were passed by (`anew`). */
+int wr_topic_worker_later(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps);
 /* The log goes on behind what was found, by a server of this epoch (higher than all before it); rows are shown. 0 or an errno. */
 int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch);
 /* A client, with what the log says of it. As wr_topic_attach. */

@@ -172,3 +172,22 @@ def test_check_reads_the_files_of_topics(tmp_path: Path) -> None:
         assert len(warren("topic", "tail", chosen, "t").stdout.split()) == 300
     finally:
         warren("stop", chosen)
+
+
+def test_messages_that_come_later(directory: Path) -> None:
+    warren("topic", "create", directory, "later", "--queues", 1)
+    put_off = told("topic", "append", directory, "later", "--body", "x", "--delay", 3600)
+    assert (put_off["appended"], put_off["last"]["offset"]) == (1, -1)
+    said = warren("topic", "append", directory, "later", "--at", "2020-01-01T00:00", given="a\nb").stderr
+    assert "2 messages appended" in said
+    assert "the last one in queue 0, when its time has come" in said
+    tailed = lines("topic", "tail", directory, "later", "--count", 2, "--timeout", 30)
+    assert [line["body"] for line in tailed] == ["a", "b"]
+    (row,) = [row for row in told("topic", "list", directory) if row["name"] == "later"]
+    assert (row["messages"], row["delayed"]) == (2, 1)
+    assert told("topic", "describe", directory, "later")["delayed"] == 1
+    assert "1 message to come later" in warren("topic", "describe", directory, "later").stdout
+    both = ("--body", "x", "--delay", 1, "--delay-level", 1)
+    assert "both say when" in warren("topic", "append", directory, "later", *both, code=2).stderr
+    assert "3 days" in warren("topic", "append", directory, "later", "--body", "x", "--delay", 1e7, code=2).stderr
+    assert told("topic", "append", directory, "later", given="")["last"] is None

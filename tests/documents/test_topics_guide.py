@@ -15,6 +15,7 @@ pytestmark = pytest.mark.integration
 EXAMPLES = [(snippet.heading, snippet.code) for snippet in snippets(ROOT / "docs/topics.md")]
 SAID = {
     "Appending": "0\n[{0}, {1}, {2}]\n1000\n",
+    "Later": "-1\nb'closed'\n",
     "Reading": "[0, 1, 2] 3\nb'EWR 05:17' UA IAH\nTrue\n",
     "Groups": "[('report', 0)]\n",
     "From Arrow": "2\n",

@@ -60,13 +60,19 @@ class Appender(queue_probe.Peer):
         known = topic_tables.write_properties(properties or {})
         return self._submit("OP_APPEND", topic, queue, known + body, synced, meta_length=len(known))
 
+    def append_later(self, topic: int, queue: int, body: bytes, delay_ms: int, properties: dict[str, str]) -> int:
+        """One record that comes after so many milliseconds; returns the command's number."""
+        known = topic_tables.write_properties({**properties, "TIMER_DELAY_MS": str(delay_ms)})
+        later = PROTOCOL["FLAG_LATER"]
+        return self._submit("OP_APPEND", topic, queue, known + body, True, later, meta_length=len(known))
+
     def append_many(self, topic: int, queue: int, bodies: list[bytes], *, synced: bool = True) -> int:
         """A batch; returns the command's number."""
         table = b"".join(struct.pack("<II", len(body), 0) for body in bodies)
         return self._submit("OP_APPEND_MANY", topic, queue, table + b"".join(bodies), synced, count=len(bodies))
 
-    def _submit(self, op: str, topic: int, queue: int, blob: bytes, synced: bool, **fields: int) -> int:
-        flags = PROTOCOL["FLAG_SYNCED"] if synced else 0
+    def _submit(self, op: str, topic: int, queue: int, blob: bytes, synced: bool, more: int = 0, **fields: int) -> int:
+        flags = more | (PROTOCOL["FLAG_SYNCED"] if synced else 0)
         born = time.time_ns() // 1_000_000
         at = self.blob(blob)
         return self.command(op, flags=flags, queue=topic, row=queue, body=at, length=len(blob), tag=born, **fields)
@@ -93,6 +99,7 @@ class TopicNode:
     consume_queue_entries: int = 100
     index_slots: int = 50
     index_entries: int = 200
+    delayed_max: int = 1000
     said: Heard = field(default_factory=Heard)
     #: retention of a worker: it looks when it is woken (`Life.retain`)
     policy: Policy = field(default_factory=lambda: Policy(check_s=3600.0, disk=lambda _path: (0, 1)))
@@ -206,6 +213,7 @@ class Life:
             spin_us=20,
             tick_ms=20,
             commit_bytes=64 * 1024,
+            delayed_max=node.delayed_max,
         )
         self.ring = mmap.mmap(ring, layout.PAGE_BYTES + node.ring_bytes)
         os.close(ring)
@@ -276,6 +284,14 @@ class Life:
             before = self.service.retention.looks_n
             self.service.retention.wake()
             self.until(lambda before=before: self.service.retention.looks_n > before)
+
+    def delayed(self, topic: int) -> int:
+        """How many messages of a topic are to come later, as everybody sees it."""
+        for number in range(TOPIC_ROWS.unpack(self.rows, "rows_n")):
+            at = TOPIC_ROWS.size + number * TOPIC_ROW.size
+            if TOPIC_ROW.unpack(self.rows, "key", at) == topic << 32 | 1:
+                return TOPIC_ROW.unpack(self.rows, "delayed", at)
+        raise AssertionError(f"topic {topic} has no row")
 
     def maximum(self, topic: int, queue: int) -> int:
         found = self.row(topic, queue)

@@ -235,6 +235,7 @@ def _lived(folder: Path, node: NodeFile, topics: list[TopicDeclaration], found: 
             spin_us=0,
             tick_ms=20,
             commit_bytes=settings.commit_bytes,
+            delayed_max=settings.delayed_messages_max,
         )
         options = Options(
             superblock=superblock,

@@ -6,6 +6,7 @@ Reading takes nothing away: what is printed stays in the topic. While a node run
 from __future__ import annotations
 
 import base64
+import functools
 import glob
 import heapq
 import os
@@ -164,7 +165,7 @@ def list_topics(directory: str, pattern: str | None, as_json: bool) -> None:
     """List topics with their queues and counts: all, or those whose names match PATTERN (*, ?, [abc]). A name that is
     not there is an error, a pattern that matches none is not.
 
-    `messages` can be read; `appended` counts those, too, that are gone.
+    `messages` can be read; `appended` counts those, too, that are gone; `delayed` ones are to come later.
     """
     output.check_seen()
     rows = _rows(directory, pattern)
@@ -175,7 +176,7 @@ def list_topics(directory: str, pattern: str | None, as_json: bool) -> None:
     elif not rows:
         print("no topics" if pattern is None else f"no topic has a name like {output.escaped(pattern)}")
     else:
-        counts = ("queues", "messages", "appended")
+        counts = ("queues", "messages", "appended", "delayed")
         columns = [output.Column("name"), *(output.Column(word, True) for word in counts)]
         output.print_rows(columns, [[row["name"], *(f"{row[word]:,}" for word in counts)] for row in rows])
 
@@ -205,7 +206,8 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         output.print_json(told)
         return
     print(f"topic {name}: {counted(len(queues), 'queue')}, {counted(told['messages'], 'message')}, ", end="")
-    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; {_retention(told)}")
+    later = f"; {counted(told['delayed'], 'message')} to come later" if told["delayed"] else ""
+    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; {_retention(told)}{later}")
     columns = [output.Column(word, True) for word in ("queue", "min", "max", "bytes")]
     columns += [output.Column("first stored"), output.Column("last stored")]
     lines = [
@@ -262,6 +264,9 @@ def _time(milliseconds: int | None) -> str:
 @click.option("--tag", help="The tag by which readers choose them.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
 @click.option("--queue", type=click.IntRange(min=0), help="Queue; default: by the first key, else in turns.")
+@click.option("--delay", type=output.Seconds(min=0), help="They come after this many seconds (3 days at most).")
+@click.option("--at", metavar="TIME", help="They come at this time, as 2026-05-01T12:30 (local; with Z: UTC).")
+@click.option("--delay-level", type=click.IntRange(1, 18), help="They come after RocketMQ's delay of this level.")
 @click.option(
     "--durability",
     type=click.Choice(["none", "written", "synced"]),
@@ -280,16 +285,21 @@ def append_to_topic(
     tag: str | None,
     properties: tuple[str, ...],
     queue: int | None,
+    delay: float | None,
+    at: str | None,
+    delay_level: int | None,
     durability: Any,
     as_json: bool,
 ) -> None:
     """Append each line (or the whole) of a file or of standard input to the topic NAME. Keys, tag and properties are
     those of every message.
 
-    Says where the last message lies, when all are as durable as --durability wants.
+    Says where the last message lies, when all are as durable as --durability wants. Of messages that come later it has
+    no offset yet (in JSON -1).
     """
     import warren
 
+    when = None if at is None else _moment("--at", at)
     if body is not None and source is not None:
         raise UsageError("--body and --file both name the input: give only one of them")
     lines = sys.stdin.buffer if source is None else source
@@ -306,17 +316,23 @@ def append_to_topic(
         target = node.topic(name, create=False)
         while batch := list(islice(bodies, BATCH)):
             each = [list(keys)] * len(batch) if keys else None
-            last = target.append_many(batch, each, tag, told, queue, durability)[-1]
+            put = functools.partial(target.append_many, delay=delay, at=when, delay_level=delay_level)
+            last = put(batch, each, tag, told, queue, durability)[-1]
             count += len(batch)
     seconds = time.monotonic() - began
-    where = {word: getattr(last, word) for word in ("queue", "offset", "physical_offset", "message_id")}
+    where = (
+        None
+        if last is None
+        else {word: getattr(last, word) for word in ("queue", "offset", "physical_offset", "message_id")}
+    )
     if as_json:
-        output.print_json(
-            {"appended": count, "seconds": round(seconds, 3), "last": where if last is not None else None}
-        )
+        output.print_json({"appended": count, "seconds": round(seconds, 3), "last": where})
         return
-    at = f"; the last one in queue {where['queue']} at offset {where['offset']}, id {where['message_id']}"
-    output.say(f"{counted(count, 'message')} appended in {seconds:.2f} s{at if last is not None else ''}", error=True)
+    tail = "" if where is None else f"; the last one in queue {where['queue']}"
+    if where is not None:
+        later = where["offset"] == -1
+        tail += ", when its time has come" if later else f" at offset {where['offset']}, id {where['message_id']}"
+    output.say(f"{counted(count, 'message')} appended in {seconds:.2f} s{tail}", error=True)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

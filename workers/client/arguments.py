@@ -7,8 +7,10 @@ that do not exist is Python's TypeError.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from warren.engine import _core
@@ -121,3 +123,19 @@ def level_of(durability: object, durable: bool, what: str) -> int:
             f"{what}, and such messages are kept in memory only: durability can only be 'none', not {shown(durability)}"
         )
     return level
+
+
+def milliseconds(when: object, what: str, *, up: bool) -> int:
+    """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
+    time."""
+    if isinstance(when, datetime):
+        try:
+            there = when.astimezone(UTC)
+        except (ValueError, OverflowError):  # the first or last hours that there are, where a zone changes nothing
+            there = when.replace(tzinfo=UTC)
+        passed = there - datetime(1970, 1, 1, tzinfo=UTC)
+        micros = (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
+        return -(-micros // 1000) if up else micros // 1000
+    if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1 << 62:  # no NaN either
+        return math.ceil(when) if up else math.floor(when)
+    raise UsageError(f"{what} must be a datetime, or milliseconds since 1970, not {shown(when)}")

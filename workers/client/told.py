@@ -15,7 +15,7 @@ Properties = Mapping[str, str]
 
 class Told(NamedTuple):
     """What is told of messages, besides their bodies: of a batch each is one for all, or a list with one for each.
-    `born`: milliseconds since 1970, None: now.
+    `born`: milliseconds since 1970, None: now. `later`: when all of them come (workers/client/later.py), None: at once.
     """
 
     keys: Any = None
@@ -23,6 +23,7 @@ class Told(NamedTuple):
     properties: Any = None
     queues: Any = None
     born: Any = None
+    later: Any = None
 
     def part(self, start: int, end: int) -> Told:
         """The same of some of many."""

@@ -14,8 +14,8 @@ from warren.engine._core import AttachmentLost
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.engine.topics import control
-from warren.workers.client.arguments import checked_count, checked_flag
-from warren.workers.faces.topic_reading import TIME_MAX, TopicReading, milliseconds
+from warren.workers.client.arguments import checked_count, checked_flag, milliseconds
+from warren.workers.faces.topic_reading import TIME_MAX, TopicReading
 
 T = TypeVar("T")
 

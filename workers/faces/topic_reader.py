@@ -43,7 +43,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.saying import shown
-from warren.workers.client.arguments import checked_count, checked_seconds
+from warren.workers.client.arguments import checked_count, checked_seconds, milliseconds
 from warren.workers.client.group_member import NO_GROUP, Member
 from warren.workers.faces.group_places import Place, Places
 from warren.workers.faces.topic_reading import (
@@ -54,7 +54,6 @@ from warren.workers.faces.topic_reading import (
     checked_damage,
     checked_tags,
     data_loss,
-    milliseconds,
 )
 
 if TYPE_CHECKING:

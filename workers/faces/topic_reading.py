@@ -13,11 +13,10 @@ meanwhile is asked of the next worker.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -27,7 +26,7 @@ from warren.engine.errors import CorruptRecord, DataLoss, Error, PeerLost, Topic
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.paths import TOPICS
 from warren.engine.saying import shown
-from warren.workers.client.arguments import checked_count, checked_seconds, listed
+from warren.workers.client.arguments import checked_count, checked_seconds, listed, milliseconds
 from warren.workers.client.attachment import REGION_WAIT_S, SERVER_FAILED, SERVER_RECOVERING, given_up
 from warren.workers.faces.topic_holds import Hold, holds_of, settle
 
@@ -206,6 +205,10 @@ class TopicReading:
         """(the first offset that is there, behind the last that a reader sees)."""
         queue = self._queue(queue)
         return self._ask(_core.TopicReader.bounds, queue)
+
+    def delayed(self) -> int:
+        """How many messages are to come later."""
+        return self._ask(_core.TopicReader.delayed)
 
     def offset_at(self, queue: int, when: datetime | float, boundary: str = "lower") -> int | None:
         """The offset of a time (a datetime, or milliseconds since 1970), by when messages were stored. "lower": of the
@@ -479,19 +482,3 @@ def checked_tags(tag: str | Sequence[str] | None) -> tuple[bytes, ...]:
     if not all(found):
         raise UsageError(f"tag must not be empty: None is for all messages, not {shown(tag)}")
     return found
-
-
-def milliseconds(when: object, what: str, *, up: bool) -> int:
-    """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
-    time."""
-    if isinstance(when, datetime):
-        try:
-            there = when.astimezone(UTC)
-        except (ValueError, OverflowError):  # the first or last hours that there are, where a zone changes nothing
-            there = when.replace(tzinfo=UTC)
-        passed = there - datetime(1970, 1, 1, tzinfo=UTC)
-        micros = (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
-        return -(-micros // 1000) if up else micros // 1000
-    if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1 << 62:  # no NaN either
-        return math.ceil(when) if up else math.floor(when)
-    raise UsageError(f"{what} must be a datetime, or milliseconds since 1970, not {shown(when)}")

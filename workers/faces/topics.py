@@ -6,7 +6,7 @@ with another handle when the catalog has changed or the attachment is over (Atta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
@@ -15,6 +15,7 @@ from warren.engine._core import AttachmentLost, Confirm, Position, Record
 from warren.engine.catalog.topics import checked
 from warren.engine.errors import NotYet, TimedOut, TopicNotFound
 from warren.workers.client.arguments import level_of, listed
+from warren.workers.client.later import When, later_of
 from warren.workers.client.publish import Body, Durability
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.client.told import Key, Properties, Told, plain, plain_each
@@ -92,6 +93,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: Literal[True] = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Position: ...
     @overload
     def append(
@@ -105,6 +110,9 @@ class Topic:
         *,
         wait: Literal[False],
         timeout: float | None = None,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Confirm[Position]: ...
     @overload
     def append(
@@ -117,6 +125,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Position | Confirm[Position]: ...
     def append(
         self,
@@ -128,7 +140,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
-        **later: object,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Position | Confirm[Position]:
         """Append one message; returns where it lies when it is as durable as requested. With wait=False, returns a
         Confirm at once, whose result() is the Position.
@@ -139,18 +154,22 @@ class Topic:
         'synced' (on stable storage). Readers see a message when it is as durable as that, and at least written; with
         'none' its position is final only then.
 
+        `delay` (seconds), `at` (a datetime, or milliseconds since 1970) or `delay_level` (1 to 18, as of RocketMQ: 1 s,
+        5 s, 10 s, 30 s, 1 min … 2 h): it comes later, 3 days at most. It is confirmed as one that comes at once, and
+        is in the topic when its time has come by the clock, with an offset of then. The Position is that of its record
+        among those that are to come: `offset` is -1, and nothing is found by `message_id`.
+
         `timeout` limits the wait for room and confirm together; if it runs out during the confirm (TimedOut), the
         message may still be stored. Without one, wait=True waits without limit, and wait=False at most the node's
         call_timeout for room. Raises UsageError, MessageTooLarge, TopicNotFound, TimedOut, DiskFull, PeerLost,
-        SyncFailed.
+        SyncFailed; LimitError (more messages would be to come later than delayed_messages_max says).
         """
-        if later:
-            raise not_yet("append", later)
         level = _SYNCED if durability == "synced" else level_of(durability, True, "this topic")
+        later = later_of(delay, at, delay_level)
         told = None if properties is None else plain(properties)
         while True:
             try:
-                return self._handle.append(body, key, tag, told, queue, None, level, timeout, wait)
+                return self._handle.append(body, key, tag, told, queue, None, later, level, timeout, wait)
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
                 self._renew()
@@ -168,6 +187,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: Literal[True] = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position]: ...
     @overload
     def append_many(
@@ -181,6 +204,9 @@ class Topic:
         *,
         wait: Literal[False],
         timeout: float | None = None,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Confirm[list[Position]]: ...
     @overload
     def append_many(
@@ -193,6 +219,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]: ...
     def append_many(
         self,
@@ -204,7 +234,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
-        **later: object,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]:
         """Append many messages; returns their positions in the order of `bodies`, or with wait=False one Confirm for
         all. In each queue they keep that order.
@@ -214,14 +247,14 @@ class Topic:
         with one refuses all, before anything is sent.
 
         Up to 4,096 messages and 256 KiB (in the log) for one queue are appended together, with consecutive offsets, or
-        not at all; more are sent in parts of that size. Options and errors: as for `append`; after an error in the
-        middle, the first parts may be stored.
+        not at all; more are sent in parts of that size. With `delay`, `at` or `delay_level` they come later, one by
+        one. Options and errors: as for `append`; after an error in the middle, the first parts may be stored.
         """
-        if later:
-            raise not_yet("append_many", later)
         level = level_of(durability, True, "this topic")
+        later = later_of(delay, at, delay_level)
         batch = bodies if isinstance(bodies, (list, tuple)) else listed(bodies, "bodies")
-        return self._append_many(batch, Told(keys, tags, plain_each(properties), queue), level, timeout, wait)
+        told = Told(keys, tags, plain_each(properties), queue, None, later)
+        return self._append_many(batch, told, level, timeout, wait)
 
     def _append_many(
         self, bodies: Sequence[Body], told: Told, level: int, timeout: float | None, wait: bool
@@ -243,6 +276,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: Literal[True] = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position]: ...
     @overload
     def append_arrow(
@@ -253,6 +290,9 @@ class Topic:
         *,
         wait: Literal[False],
         timeout: float | None = None,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Confirm[list[Position]]: ...
     @overload
     def append_arrow(
@@ -262,6 +302,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]: ...
     def append_arrow(
         self,
@@ -270,19 +314,25 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]:
         """Append the rows of an Arrow table or record batch; returns what `append_many` returns.
 
         Columns: `value` (binary or string), and if they are there `key` (string, or list of strings), `tag` (string),
         `queue` (integer), `born_timestamp` (timestamp, or integer of milliseconds since 1970) and `headers` (map, or
         list of structs with key and value, of strings). A null is nothing, but in `value` it is refused. Rows with
-        different born_timestamp are not appended together. `queue`: of all rows, instead of the column.
+        different born_timestamp are not appended together. `queue`: of all rows, instead of the column. `delay`, `at`,
+        `delay_level`: of all rows, as for `append_many`.
         """
         from warren.workers.faces import topic_rows  # here: most programs have no Arrow
 
         level = level_of(durability, True, "this topic")
+        later = later_of(delay, at, delay_level)
         bodies, told = topic_rows.rows_of(data, queue)
-        return self._append_many(bodies, told, level, timeout, wait)
+        return self._append_many(bodies, told._replace(later=later), level, timeout, wait)
 
     def queue_of(self, key: Key) -> int:
         """The queue that messages with this key go to: |h| mod queues, h the hash of the first key in Java's
@@ -496,11 +546,12 @@ class Topic:
 
     def stats(self) -> dict[str, int]:
         """`queues`: how many; `messages`: how many a reader sees; `appended`: the sum of the queues' offsets, of those
-        that are gone, too.
+        that are gone, too; `delayed`: how many are to come later.
         """
         bounds = [self.offsets(queue) for queue in range(self.queues)]
         return {
             "queues": len(bounds),
+            "delayed": self._ask(TopicReading.delayed),
             "messages": sum(end - first for first, end in bounds),
             "appended": sum(end for _first, end in bounds),
         }
@@ -518,22 +569,6 @@ class Topic:
     def _named(self, error: TimedOut) -> TimedOut:
         """The same error, with the name of this topic."""
         return type(error)(f"topic {self.name!r}: {error}")
-
-
-#: what append will know one day
-_LATER = {
-    "delay": "delayed messages come with a later version",
-    "at": "delayed messages come with a later version",
-    "delay_level": "delayed messages come with a later version",
-}
-
-
-def not_yet(call: str, given: Mapping[str, object]) -> NotYet | TypeError:
-    """What to raise for arguments that a call does not know: NotYet for those that it will."""
-    name = next(iter(given))
-    if name in _LATER:
-        return NotYet(f"{call}({name}=…): {_LATER[name]}; this one appends at once")
-    return TypeError(f"{call}() got an unexpected keyword argument {name!r}")
 
 
 def no_halves(call: str) -> NotYet:

@@ -12,9 +12,10 @@ from warren.ipc import names, region
 from warren.ipc.superblock import Superblock
 from warren.workers.node import group_status
 
-#: what is known of a topic: messages that are there, messages that ever were appended, bytes of log of the former
-_Counts = tuple[int, int, int]
-_NONE = (0, 0, 0)
+#: what is known of a topic: messages that are there, messages that ever were appended, bytes of log of the former, and
+#: messages that come later
+_Counts = tuple[int, int, int, int]
+_NONE = (0, 0, 0, 0)
 
 
 def of_topics(
@@ -41,7 +42,7 @@ def of_topics(
 
 
 def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
-    kept, appended, size = counts
+    kept, appended, size, delayed = counts
     return {
         "name": topic.name,
         "id": topic.id,
@@ -52,6 +53,7 @@ def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]])
         "messages": kept,
         "appended": appended,
         "bytes": size,
+        "delayed": delayed,
         "groups": groups,
     }
 
@@ -67,8 +69,8 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
     except OSError:  # the worker is being replaced: topics are shown without numbers
         return {}
     size = TOPIC_ROW.size // 8
-    key, minimum, maximum, appended, size_at = (
-        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended", "bytes")
+    key, minimum, maximum, appended, size_at, delayed = (
+        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended", "bytes", "delayed")
     )
     found: dict[int, _Counts] = {}
     try:
@@ -81,8 +83,9 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
         mapped.close()
     for at in range(0, len(rows), size):
         if rows[at + key]:
-            kept, sum_n, sum_bytes = found.get(rows[at + key] >> 32, _NONE)
+            kept, sum_n, sum_bytes, later = found.get(rows[at + key] >> 32, _NONE)
             seen = max(0, rows[at + maximum] - rows[at + minimum])
-            found[rows[at + key] >> 32] = kept + seen, sum_n + rows[at + appended], sum_bytes + rows[at + size_at]
+            sums = sum_n + rows[at + appended], sum_bytes + rows[at + size_at], later + rows[at + delayed]
+            found[rows[at + key] >> 32] = kept + seen, *sums
             bounds[rows[at + key] >> 32, (rows[at + key] & 0xFFFFFFFF) - 1] = rows[at + minimum], rows[at + maximum]
     return found

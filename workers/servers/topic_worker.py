@@ -60,6 +60,7 @@ class TopicWorker(WorkerProcess):
         "retain.raised": CONSTANTS["CRASH_RETAIN_RAISED"],
         "retain.told": CONSTANTS["CRASH_RETAIN_TOLD"],
         "retain.removed": CONSTANTS["CRASH_RETAIN_REMOVED"],
+        "later.saved": CONSTANTS["CRASH_TOPIC_LATER_SAVED"],
     }
 
     def __init__(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int | None) -> None:
@@ -144,6 +145,7 @@ class TopicWorker(WorkerProcess):
                 spin_us=settings.spin_us,
                 tick_ms=settings.sync_tick_ms,
                 commit_bytes=settings.commit_bytes,
+                delayed_max=settings.delayed_messages_max,
             )
         finally:
             os.close(ring)

@@ -17,6 +17,7 @@ from warren.engine import _core
 from warren.engine._core import Position, Record
 from warren.engine.errors import CorruptRecord
 from warren.workers.client.arguments import checked_flag, level_of, listed
+from warren.workers.client.later import When, later_of
 from warren.workers.client.publish import Durability
 from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topics
@@ -28,7 +29,7 @@ from warren.workers.faces.replay import Replayed, Where
 from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
-from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, not_yet, reader_of, turn_of
+from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, reader_of, turn_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,6 +89,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: Literal[True] = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Position: ...
     @overload
     async def append(
@@ -101,6 +106,9 @@ class Topic:
         *,
         wait: Literal[False],
         timeout: float | None = None,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Confirm[Position]: ...
     @overload
     async def append(
@@ -113,6 +121,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Position | Confirm[Position]: ...
     async def append(
         self,
@@ -124,16 +136,18 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
-        **later: object,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Position | Confirm[Position]:
         """Append one message: as warren.Topic.append. With wait=False it returns a Confirm to await, as soon as there
         was room. If it is cancelled while it waits for the confirm, the message may be stored.
         """
-        if later:
-            raise not_yet("append", later)
         checked_flag(wait, "wait")
         level = level_of(durability, True, "this topic")
-        told = Told(key, tag, None if properties is None else plain(properties), queue)
+        later = later_of(delay, at, delay_level)
+        told = Told(key, tag, None if properties is None else plain(properties), queue, None, later)
         deadline = await self._begin(timeout)
         send = functools.partial(append_row, self._topic, body, told, level)
         part = await self._submit(send, (1, size_of(body)), deadline, not wait)
@@ -150,6 +164,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: Literal[True] = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position]: ...
     @overload
     async def append_many(
@@ -163,6 +181,9 @@ class Topic:
         *,
         wait: Literal[False],
         timeout: float | None = None,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Confirm[list[Position]]: ...
     @overload
     async def append_many(
@@ -175,6 +196,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]: ...
     async def append_many(
         self,
@@ -186,16 +211,17 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
-        **later: object,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]:
         """Append many messages: as warren.Topic.append_many. What does not fit into a quarter of the arena is sent in
         parts; those of other tasks may come in between. After a TimedOut for lack of room, the first may be stored.
         """
-        if later:
-            raise not_yet("append_many", later)
         checked_flag(wait, "wait")
         level = level_of(durability, True, "this topic")
-        told = Told(keys, tags, plain_each(properties), queue)
+        told = Told(keys, tags, plain_each(properties), queue, None, later_of(delay, at, delay_level))
         return await self._append_many(listed(bodies, "bodies"), told, level, wait, timeout)
 
     async def _append_many(
@@ -249,6 +275,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: Literal[True] = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position]: ...
     @overload
     async def append_arrow(
@@ -259,6 +289,9 @@ class Topic:
         *,
         wait: Literal[False],
         timeout: float | None = None,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> Confirm[list[Position]]: ...
     @overload
     async def append_arrow(
@@ -268,6 +301,10 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]: ...
     async def append_arrow(
         self,
@@ -276,14 +313,19 @@ class Topic:
         durability: Durability | None = "synced",
         wait: bool = True,
         timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: When | None = None,
+        delay_level: int | None = None,
     ) -> list[Position] | Confirm[list[Position]]:
         """Append the rows of an Arrow table or record batch: as warren.Topic.append_arrow."""
         from warren.workers.faces import topic_rows  # here: most programs have no Arrow
 
         checked_flag(wait, "wait")
         level = level_of(durability, True, "this topic")
+        later = later_of(delay, at, delay_level)
         bodies, told = topic_rows.rows_of(data, queue)
-        return await self._append_many(bodies, told, level, wait, timeout)
+        return await self._append_many(bodies, told._replace(later=later), level, wait, timeout)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
