@@ -24,7 +24,7 @@ void wr_presence_end(wr_presence *p) { wr_log_reader_free(&p->log); }
 
 static void note(wr_presence *p, const char *file, const char *reason) {
     if (p->found.files_n++) return;
-    snprintf(p->found.file, sizeof p->found.file, "%s", file);
+    snprintf(p->found.file, sizeof p->found.file, "%.*s", (int)sizeof p->found.file - 1, file);
     p->found.reason = reason;
 }
 
