@@ -188,7 +188,7 @@ int wr_credit_end(HandleObject *h, uint64_t deadline) {
         int error = wr_attachment_intake(&c->a, h->server);
         /* EAGAIN: it has something of another queue to return */
         if (error == EAGAIN) error = wr_attachment_room(&c->a, h->server, &blocked);
-        else if (!error) error = wr_handle_return_last(h, 0, &left, &blocked);
+        else if (!error) error = wr_client_consumer_return_last(&h->client->a, &h->consumer, 0, &left, &blocked);
         if (error && wr_blocked(c, error, &blocked, deadline, "room to return messages")) return -1;
     }
     wr_port_submit(&c->a.port, h->server);
@@ -214,7 +214,7 @@ int wr_credit_thin(HandleObject *h, uint64_t keep, uint64_t deadline) {
     if (wr_handle_enter(h) || wr_handle_intake(h)) return -1;
     uint64_t left = 1;
     while (left && !h->inside && wr_credit_still(h))
-        if (wr_handle_return_last(h, keep, &left, &blocked)) break;
+        if (wr_client_consumer_return_last(&h->client->a, &h->consumer, keep, &left, &blocked)) break;
     wr_port_submit(&c->a.port, h->server);
     return 0;
 }

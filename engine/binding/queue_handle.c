@@ -48,13 +48,13 @@ int wr_handle_late(HandleObject *h, const char *what) {
 int wr_handle_register(HandleObject *h) {
     if (h->registered) return 0;
     ClientObject *c = h->client;
+    if (!h->shell && !(h->shell = malloc(sizeof *h->shell))) return PyErr_NoMemory(), -1;
     int error = wr_client_consumer_add(&c->a, &h->consumer, h->server, h->queue);
     if (error == EEXIST)
         return wr_raise("UsageError", "this process consumes the queue already through another handle");
-    if (error) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    /* one that was asked through a handle that is gone: what it was told to end may be under way */
+    if (error == ESTALE) h->cancelled = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);
+    else if (error) return PyErr_NoMemory(), -1;
     h->consumer.timed = h->ack_timeout > 0;
     h->registered = true;
     return 0;
@@ -194,19 +194,3 @@ bool wr_handle_in_memory(const HandleObject *h) {
     return wr_body_from_image(h->client, h->server, &next->delivery, 0, &first, 0);
 }
 
-/* Prepare the return of what lies here but the first `keep`, or of its last part: 0 (nothing is left to return, if
- * *left is 0), or what wr_attachment_settle says. */
-int wr_handle_return_last(HandleObject *h, uint64_t keep, uint64_t *left, wr_condition *blocked) {
-    wr_client_consumer *consumer = &h->consumer;
-    if (consumer->timed) wr_client_consumer_drop_taken(&h->client->a, consumer);
-    uint64_t tags[512], at = consumer->pending_next, lying = wr_client_consumer_pending(consumer);
-    *left = 0;
-    if (lying <= keep) return 0;
-    uint32_t n = lying - keep < 512 ? (uint32_t)(lying - keep) : 512;
-    for (uint32_t i = n; i-- > 0;) tags[i] = consumer->pending[--at & (consumer->pending_size - 1)].delivery.sequence;
-    uint8_t flags = WR_FLAG_REQUEUE | WR_FLAG_UNSEEN;
-    int error = wr_attachment_settle(&h->client->a, consumer, WR_OP_NACK, flags, tags, n, blocked);
-    if (!error) consumer->pending_next = at;
-    *left = wr_client_consumer_pending(consumer) - keep;
-    return error;
-}

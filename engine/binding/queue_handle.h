@@ -31,6 +31,7 @@ typedef struct {
     uint64_t reminded_at;
     uint64_t last_ns;       /* end of the last get */
     uint64_t delays_n;      /* how often a get had to do what takes time: wait, read from a file or a store */
+    wr_client_consumer *shell; /* in which `consumer` goes on when this is gone */
     PyObject *weak;
 } HandleObject;
 
@@ -48,6 +49,5 @@ int wr_handle_intake(HandleObject *h);      /* what was pushed, into `pending` *
  * that of a damaged message is met again by the next call. */
 PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone);
 bool wr_handle_in_memory(const HandleObject *h); /* can the next one be read without waiting? */
-int wr_handle_return_last(HandleObject *h, uint64_t keep, uint64_t *left, wr_condition *blocked);
 static inline bool wr_handle_consumes(const HandleObject *h) { return h->prefetch || h->adapts; }
 #endif

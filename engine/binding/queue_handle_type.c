@@ -72,7 +72,12 @@ static void handle_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     if (h->weak) PyObject_ClearWeakRefs(op);
-    if (h->registered) wr_client_consumer_drop(h->client->open ? &h->client->a : NULL, &h->consumer);
+    if (h->registered && h->client->open && h->shell) {
+        wr_client_consumer_park(&h->client->a, &h->consumer, h->shell);
+        h->shell = NULL;
+    }
+    if (h->registered) wr_client_consumer_drop(NULL, &h->consumer);
+    free(h->shell);
     Py_XDECREF(h->owner);
     Py_XDECREF(h->messages);
     Py_XDECREF(h->dead);

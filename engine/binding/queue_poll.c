@@ -133,7 +133,7 @@ PyObject *wr_handle_give_back(PyObject *op, PyObject *const *args, Py_ssize_t gi
     int error = 0;
     for (uint64_t left = 1; left && !error;) {
         wr_condition blocked;
-        error = wr_handle_return_last(h, keep, &left, &blocked);
+        error = wr_client_consumer_return_last(&h->client->a, &h->consumer, keep, &left, &blocked);
     }
     wr_port_submit(&h->client->a.port, h->server);
     return PyBool_FromLong(!error);

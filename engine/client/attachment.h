@@ -107,6 +107,7 @@ typedef struct {
     wr_worker_side workers[WR_SERVERS_MAX];
     wr_client_consumer **consumers; /* open addressing by queue id */
     uint32_t consumers_size, consumers_n;
+    wr_client_consumer *parked; /* those of the table whose reader is gone, and that the worker may still deliver to */
     wr_results results[WR_SERVERS_MAX];
     wr_answers answers; /* of the topic worker */
     wr_bodies bodies;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define TAGS_MAX 4096u
+#define RETURNED_AT_ONCE 512u
 
 /* ---- the table of an attachment --------------------------------------------------------------------------------- */
 
@@ -41,8 +42,41 @@ static int rebuild(wr_attachment *a, uint32_t size, const wr_client_consumer *wi
     return 0;
 }
 
+/* Put one in the place of another. */
+static void replace(wr_attachment *a, const wr_client_consumer *old, wr_client_consumer *by) {
+    uint32_t i = place_of(a, old->queue);
+    while (a->consumers[i] != old) i = (i + 1) & (a->consumers_size - 1);
+    a->consumers[i] = by;
+}
+
+/* Out of the list of those that are parked. False: it is none of them. */
+static bool unpark(wr_attachment *a, const wr_client_consumer *c) {
+    wr_client_consumer **at = &a->parked;
+    while (*at && *at != c) at = &(*at)->next_parked;
+    if (!*at) return false;
+    *at = c->next_parked;
+    return true;
+}
+
+void wr_client_consumer_park(wr_attachment *a, wr_client_consumer *c, wr_client_consumer *shell) {
+    assert(wr_client_consumer_find(a, c->server, c->queue) == c);
+    replace(a, c, shell);
+    *shell = *c;
+    shell->next_parked = a->parked;
+    a->parked = shell;
+    c->pending = NULL;
+    c->unacked = NULL;
+}
+
 int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t server, uint32_t queue) {
-    if (wr_client_consumer_find(a, server, queue)) return EEXIST;
+    wr_client_consumer *found = wr_client_consumer_find(a, server, queue);
+    if (found && !unpark(a, found)) return EEXIST;
+    if (found) {
+        replace(a, found, c);
+        *c = *found;
+        free(found);
+        return ESTALE;
+    }
     if (2 * (a->consumers_n + 1) > a->consumers_size && rebuild(a, 2 * a->consumers_size, NULL)) return ENOMEM;
     memset(c, 0, sizeof *c);
     c->server = server;
@@ -307,7 +341,41 @@ void wr_client_consumer_forget_taken(const wr_attachment *a, wr_client_consumer 
     trim(c);
 }
 
+int wr_client_consumer_return_last(wr_attachment *a, wr_client_consumer *c, uint64_t keep, uint64_t *left, wr_condition *blocked) {
+    if (c->timed) wr_client_consumer_drop_taken(a, c);
+    uint64_t tags[RETURNED_AT_ONCE], at = c->pending_next, lying = wr_client_consumer_pending(c);
+    *left = 0;
+    if (lying <= keep) return 0;
+    uint32_t n = lying - keep < RETURNED_AT_ONCE ? (uint32_t)(lying - keep) : RETURNED_AT_ONCE;
+    for (uint32_t i = n; i-- > 0;) tags[i] = c->pending[--at & (c->pending_size - 1)].delivery.sequence;
+    int error = wr_attachment_settle(a, c, WR_OP_NACK, WR_FLAG_REQUEUE | WR_FLAG_UNSEEN, tags, n, blocked);
+    if (!error) c->pending_next = at;
+    *left = wr_client_consumer_pending(c) - keep;
+    return error;
+}
+
+/* Nobody reads it: what is delivered to it ends, and what lies here returns. False: there is no room to say so now. */
+static bool leave(wr_attachment *a, wr_client_consumer *c) {
+    wr_condition blocked;
+    uint64_t sequence, left = 1;
+    int error = c->announced ? wr_attachment_cancel(a, c, &sequence, &blocked) : 0;
+    while (!error && left) error = wr_client_consumer_return_last(a, c, 0, &left, &blocked);
+    wr_port_submit(&a->port, c->server);
+    return !error || error == ECONNRESET;
+}
+
+static void leave_parked(wr_attachment *a, uint32_t server) {
+    for (wr_client_consumer *c = a->parked, *next; c; c = next) {
+        next = c->next_parked;
+        if (c->server != server || !leave(a, c)) continue;
+        unpark(a, c);
+        wr_client_consumer_drop(a, c);
+        free(c);
+    }
+}
+
 int wr_attachment_intake(wr_attachment *a, uint32_t server) {
+    if (__builtin_expect(a->parked != NULL, 0)) leave_parked(a, server);
     wr_link *link = wr_attachment_link(a, server);
     wr_worker_side *side = &a->workers[server];
     uint64_t tail = atomic_load_explicit(&link->delivery_tail, memory_order_acquire);

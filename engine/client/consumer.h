@@ -44,6 +44,7 @@ struct wr_client_consumer {
     uint32_t prefetch; /* the most unacked ones that the worker knows, 0: no limit */
     bool announced;    /* a CREDIT was sent and no CANCEL after it */
     bool timed;        /* the queue has an ack timeout */
+    wr_client_consumer *next_parked;
 };
 
 static inline uint64_t wr_client_consumer_pending(const wr_client_consumer *c) { return c->pending_next - c->pending_first; }
@@ -63,12 +64,19 @@ int wr_attachment_return_later(wr_attachment *a, const wr_client_consumer *c, ui
  * queue without a consumer are returned. 0, ENOMEM, or EAGAIN (the ring is full while something must be returned:
  * try again later). */
 int wr_attachment_intake(wr_attachment *a, uint32_t server);
+/* Prepare the return of what lies here but the first `keep`, unseen, or of its last part: 0 (nothing is left to return, if *left is 0), or
+ * what wr_attachment_settle says. */
+int wr_client_consumer_return_last(wr_attachment *a, wr_client_consumer *c, uint64_t keep, uint64_t *left, wr_condition *blocked);
 /* What to wait for until something is pushed. */
 static inline wr_condition wr_attachment_delivery(const wr_attachment *a, uint32_t server) {
     return (wr_condition){&wr_attachment_link(a, server)->delivery_tail, a->workers[server].popped, server};
 }
 
-int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t server, uint32_t queue); /* ENOMEM, EEXIST */
+/* One that is parked is taken over, with what it has and what was granted to it: ESTALE, which is no error. ENOMEM, EEXIST. */
+int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t server, uint32_t queue);
+/* Its reader is gone, perhaps in the middle of a call: no command can be prepared now. It goes on in `shell` (malloc), until somebody else reads
+ * the queue, or the next intake cancels it and returns what lies here. Afterwards as dropped. */
+void wr_client_consumer_park(wr_attachment *a, wr_client_consumer *c, wr_client_consumer *shell);
 void wr_client_consumer_drop(wr_attachment *a, wr_client_consumer *c);                                /* forgets it; frees its rings */
 /* Each worker may have a queue of the same id: those of replies have. */
 wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t server, uint32_t queue);

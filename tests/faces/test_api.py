@@ -1,5 +1,6 @@
 """Goal: the public API does what architecture.md says of it. Method: a real node, used as a program uses it."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -61,6 +62,45 @@ def test_what_is_no_buffer_is_refused(node: warren.Node, name: str, body: object
     with pytest.raises(warren.UsageError):
         queue.put_many([b"good", body])  # type: ignore[list-item]
     assert queue.stats()["published"] == 0, "nothing of a refused batch is sent"
+
+
+def take_one(node: warren.Node, name: str, body: bytes) -> None:
+    """With a queue object of its own."""
+    node.publish(body, routing_key=name)
+    message = node.queue(name, create=False).get(timeout=20)
+    assert (message.body, message.redelivered) == (body, False)
+    message.ack()
+
+
+def test_a_queue_object_may_go_after_each_get(node: warren.Node, name: str) -> None:
+    node.queue(name)
+    for n in range(20):
+        take_one(node, name, b"%d" % n)
+        gc.collect()  # queue and handle hold each other
+
+
+def test_what_lay_ahead_at_a_queue_object_that_went_comes_to_the_next_in_order(node: warren.Node, name: str) -> None:
+    bodies = [b"%d" % n for n in range(100)]
+    node.queue(name).put_many(bodies)
+
+    def first() -> bytes:
+        messages = node.queue(name, create=False).get_many(1, timeout=20)
+        node.queue(name, create=False).ack(messages)
+        return bytes(messages[0].body)
+
+    found = []
+    for _round in range(60):
+        found.append(first())
+        gc.collect()
+    other = node.queue(f"{name}-other")  # who asks for anything returns what lies at nobody
+    with pytest.raises(warren.QueueEmpty):
+        other.get(timeout=0.1)
+    with warren.attach(node.directory) as second:
+        queue = second.queue(name, create=False)
+        wait_until(lambda: queue.stats()["unacked"] == 0, 20)
+        rest = drain(queue, 40)
+    assert found + [message.body for message in rest] == bodies
+    assert not any(message.redelivered for message in rest)
 
 
 OBJECTS = "holds Python objects, of which it has the addresses"
