@@ -118,6 +118,7 @@ static PyObject *client_horizons(PyObject *op, PyObject *argument) {
 static void release_memory(ClientObject *c) {
     if (!c->open) return;
     c->open = false;
+    wr_client_consumer_free_parked(&c->a);
     wr_attachment_free(&c->a);
     for (uint32_t i = 0; i < WR_SERVERS_MAX; i++) {
         drop_buffer(&c->images[i]);

@@ -1,7 +1,6 @@
 /* The mechanism of an attachment: commands, publishing, waiting. See client/attachment.h for its invariants; what it
  * consumes is client/consumer.c's. */
-#include "client/consumer.h"
-#include "client/publish_topics.h"
+#include "client/attachment.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,12 +25,6 @@ int wr_attachment_init(wr_attachment *a, wr_superblock *super, void *region, uin
 }
 
 void wr_attachment_free(wr_attachment *a) {
-    while (a->parked) {
-        wr_client_consumer *next = a->parked->next_parked;
-        wr_client_consumer_drop(NULL, a->parked);
-        free(a->parked);
-        a->parked = next;
-    }
     free(a->consumers);
     a->consumers = NULL;
     wr_bodies_free(&a->bodies);

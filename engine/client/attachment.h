@@ -60,6 +60,13 @@ typedef struct {
     uint32_t topic_server;
 } wr_route;
 
+/* The targets from `from` on that share a blob end here: the last target with many queues carries those with one queue along, which read
+ * the same bytes behind its routes. */
+static inline uint32_t wr_route_group(const wr_route *route, uint32_t from) {
+    uint32_t to = from + 1;
+    return to >= route->targets_n || route->targets[to].ids_n == 1 ? route->targets_n : to;
+}
+
 /* The server of a route's n-th command: those of its targets come first, then those of its topics. */
 static inline uint32_t wr_route_commands(const wr_route *route) { return route->targets_n + route->topics_n; }
 static inline uint32_t wr_route_server(const wr_route *route, uint32_t n) {

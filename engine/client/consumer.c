@@ -364,6 +364,15 @@ static bool leave(wr_attachment *a, wr_client_consumer *c) {
     return !error || error == ECONNRESET;
 }
 
+void wr_client_consumer_free_parked(wr_attachment *a) {
+    while (a->parked) {
+        wr_client_consumer *first = a->parked;
+        a->parked = first->next_parked;
+        wr_client_consumer_drop(NULL, first);
+        free(first);
+    }
+}
+
 static void leave_parked(wr_attachment *a, uint32_t server) {
     for (wr_client_consumer *c = a->parked, *next; c; c = next) {
         next = c->next_parked;

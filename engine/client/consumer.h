@@ -77,6 +77,7 @@ int wr_client_consumer_add(wr_attachment *a, wr_client_consumer *c, uint32_t ser
 /* Its reader is gone, perhaps in the middle of a call: no command can be prepared now. It goes on in `shell` (malloc), until somebody else reads
  * the queue, or the next intake cancels it and returns what lies here. Afterwards as dropped. */
 void wr_client_consumer_park(wr_attachment *a, wr_client_consumer *c, wr_client_consumer *shell);
+void wr_client_consumer_free_parked(wr_attachment *a); /* before wr_attachment_free */
 void wr_client_consumer_drop(wr_attachment *a, wr_client_consumer *c);                                /* forgets it; frees its rings */
 /* Each worker may have a queue of the same id: those of replies have. */
 wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t server, uint32_t queue);
