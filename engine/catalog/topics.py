@@ -64,7 +64,7 @@ def _whole(topic: str, what: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"topic {topic!r}: {what} must be a whole number, not {shown(value)}")
     if not least <= value <= most:
-        raise UsageError(f"topic {topic!r}: {what} must lie between {least} and {most}, not {value}")
+        raise UsageError(f"topic {topic!r}: {what} must lie between {least} and {most}, not {shown(value)}")
     return value
 
 

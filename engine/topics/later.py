@@ -172,6 +172,11 @@ class Later:
         lowest = self.server.later_lowest()
         return max(self._saved if lowest is None else min(lowest, self._saved), 0)
 
+    @property
+    def owes(self) -> bool:
+        """Whether another snapshot is to be written, because the log is needed no more where the last one ends."""
+        return not self._next or self._writing or self._waits is not None
+
     # -- end ----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:

@@ -137,7 +137,7 @@ def appending(topic: warren.Topic, later: bool, table: Any) -> None:
     assert_type(topic.append_arrow(table), list[warren.Position])
     assert_type(topic.append(b"x").message_id, str)
     topic.append("x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-    topic.append(b"x", delay=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    topic.append(b"x", delay="5")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     topic.append(b"x", queue="1")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 

@@ -27,6 +27,7 @@ NAMES = {
     ),
     "module": {
         "ProcessWorker": "processes have no event loop in common",
+        "Replayed": "a replay of asyncio answers with the same class",
         "Consumer": "consume() of asyncio is an object that can be left with `async with`; the other is a generator",
         "QueueEmpty": "in warren.aio also an asyncio.QueueEmpty",
         "QueueFull": "in warren.aio also an asyncio.QueueFull",

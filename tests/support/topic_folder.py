@@ -188,5 +188,10 @@ class TopicFolder:
             directory=directory,
         )
         catalog = SimpleNamespace(topics_by_id=self.topics)
-        client: Any = SimpleNamespace(attachment=lambda: attachment, catalog=lambda: catalog, directory=directory)
+        client: Any = SimpleNamespace(
+            attachment=lambda: attachment,
+            catalog=lambda: catalog,
+            router=lambda: SimpleNamespace(catalog=catalog),
+            directory=directory,
+        )
         return TopicReading(client, self.topic)

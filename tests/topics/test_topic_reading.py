@@ -547,7 +547,7 @@ def compare(folder: TopicFolder, messages: list[Any], data: st.DataObject) -> No
         stored += passed
         made = folder.append(queue, body, stored, properties)
         if lost and passed:  # the log has it no more
-            folder.unit(queue, made["queue_offset"], 0, 0, 0)
+            folder.unit(queue, made["queue_offset"], 0, 0x7FFFFFFF, 0)
         else:
             order.append(made)
     reading = folder.reading()
