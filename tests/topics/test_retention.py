@@ -393,7 +393,6 @@ def test_against_a_list_with_kills(node: TopicNode, world: World, seed: int) -> 
     expired = dict.fromkeys(appended, 0)  # surely gone
     appender = node.appender()
     life: Life | None = None
-    lost = False
     for _ in range(int(os.environ.get("WARREN_RETENTION_ROUNDS", "14"))):
         if life is None:
             life = node.life()
@@ -408,8 +407,7 @@ def test_against_a_list_with_kills(node: TopicNode, world: World, seed: int) -> 
             checkpointed(life)
         life.retain(chance.randrange(1, 4))
         world.hours = 0
-        check_model(life, node, appended, expired, lost)
-        lost = False
+        check_model(life, node, appended, expired)
         what = chance.random()
         if what < 0.3:
             assert life.stop()
@@ -419,22 +417,17 @@ def test_against_a_list_with_kills(node: TopicNode, world: World, seed: int) -> 
             life = None
         if life is None and chance.random() < 0.4:
             node.folder.checkpoint.unlink(missing_ok=True)
-            lost = True
     if life is not None:
         assert life.stop()
     life = node.life()
     checkpointed(life)
     life.retain(3)
-    check_model(life, node, appended, expired, lost)
+    check_model(life, node, appended, expired)
     assert life.stop()
 
 
 def check_model(
-    life: Life,
-    node: TopicNode,
-    appended: dict[tuple[int, int], int],
-    expired: dict[tuple[int, int], int],
-    lost: bool,
+    life: Life, node: TopicNode, appended: dict[tuple[int, int], int], expired: dict[tuple[int, int], int]
 ) -> None:
     for key, count in appended.items():
         row = life.row(*key, ("minimum", "maximum", "bytes", "from"))
@@ -442,8 +435,7 @@ def check_model(
         assert row["maximum"] == count
         topic = node.topics[key[0] - 1]
         if topic.retention_s is not None:
-            assert row["minimum"] == expired[key] or (lost and row["minimum"] < expired[key]), (key, row)
-            expired[key] = row["minimum"]  # who lost the checkpoint has what is still there
+            assert row["minimum"] == expired[key], (key, row)
         else:
             assert row["bytes"] <= 500_000
             assert row["minimum"] < max(1, count)
