@@ -120,7 +120,8 @@ def test_refusals_change_nothing() -> None:
         (TopicNotFound, lambda: catalog.delete_topic("none")),
         (TopicNotFound, lambda: catalog.delete_topic("orders")),
         (DeclarationMismatch, lambda: catalog.declare_topic("flights", queues=3, retention_s=60)),
-        (DeclarationMismatch, lambda: catalog.declare_topic("flights")),
+        (DeclarationMismatch, lambda: catalog.declare_topic("flights", retention_s=61)),
+        (DeclarationMismatch, lambda: catalog.declare_topic("flights", retention_bytes=5)),
         (DeclarationMismatch, lambda: catalog.declare_topic("flights", retention_s=60, compacted=True)),
         (InvalidName, lambda: catalog.declare_topic("a.b")),
         (UsageError, lambda: catalog.declare_topic("t", queues=0)),
@@ -425,10 +426,13 @@ def test_what_differs_is_said_and_what_to_do() -> None:
     catalog = example()
     with pytest.raises(
         DeclarationMismatch,
-        match=r"topic 'flights' exists and differs: queues=2, not 8; retention_s=60.0, not None; compacted=False, not "
+        match=r"topic 'flights' exists and differs: queues=2, not 8; retention_s=60.0, not 61.0; compacted=False, not "
         r"True: open it as it is",
     ):
-        catalog.declare_topic("flights", queues=8, compacted=True)
+        catalog.declare_topic("flights", queues=8, retention_s=61, compacted=True)
+    with pytest.raises(DeclarationMismatch, match=r"retention_s=60.0, not 61.0: topic.set\(\), or `warren topic set`"):
+        catalog.declare_topic("flights", retention_s=61)
+    assert catalog.declare_topic("flights").retention_s == 60, "what is not told is as it has it"
 
 
 def test_all_topics_together_have_a_limit_that_is_named() -> None:

@@ -105,13 +105,13 @@ def handle(node: FakeNode) -> Handle:
 
 def later(handle: Handle, body: Any = b"x", level: int = SYNCED, **told: Any) -> Any:
     """Append one, without waiting for anything."""
-    values = [told.get(name) for name in ("key", "tag", "properties", "queue", "born")]
+    values = [told.get(name) for name in ("key", "tag", "properties", "queue", "born", "later")]
     return handle.append(body, *values, level, 0.0, False)
 
 
 def many(handle: Handle, bodies: Any, level: int = SYNCED, **told: Any) -> Any:
     """Append many, the same."""
-    values = [told.get(name) for name in ("keys", "tags", "properties", "queues", "born")]
+    values = [told.get(name) for name in ("keys", "tags", "properties", "queues", "born", "later")]
     return handle.append_many(bodies, *values, level, 0.0, False)
 
 
@@ -217,10 +217,9 @@ def test_what_is_wrong_is_refused_before_it_is_sent(
     body = told.pop("body", b"x")
     with pytest.raises(error, match=rf"message 1 of 2: .*{says}"):
         many(handle, [b"good", body], **{names.get(name, name): [None, value] for name, value in told.items()})
+    lists = [[None, told.get(name)] for name in ("key", "tag", "properties", "queue")]
     with pytest.raises(error, match=says):
-        handle.check_many(
-            [b"good", body], *([None, told.get(name)] for name in ("key", "tag", "properties", "queue")), None
-        )
+        handle.check_many([b"good", body], *lists, None, None)
     assert node.ops(SERVER) == []
 
 
