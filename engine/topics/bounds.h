@@ -1,5 +1,5 @@
-/* Bounds: records of a system topic that say what retention takes of the log, before it does (docs/design/023-retention.md). So the log alone
- * tells, without any checkpoint, from where on it has to be there, and at which offsets queues go on of which it has no record any more.
+/* Bounds: records of a system topic that say what retention takes of queues, and of the log before it does (docs/design/023-retention.md). So
+ * the log alone tells, without any checkpoint, from where on it has to be there, which minima rose, and at which offsets queues go on.
  * The format: engine/topics/formats.py. */
 #ifndef WR_TOPICS_BOUNDS_H
 #define WR_TOPICS_BOUNDS_H

@@ -1,4 +1,4 @@
-"""Bounds as bytes: bodies of records of BOUNDS_TOPIC, which say what retention takes of the log before it does. The
+"""Bounds as bytes: bodies of records of BOUNDS_TOPIC, which say what retention takes, of queues and of the log. The
 formats: engine/topics/formats.py; who reads them: engine/topics/dispatch.c, examine.c.
 """
 
@@ -17,7 +17,7 @@ assert (_HEAD.size, _ROW.size) == (BOUNDS.size, BOUND.size)
 
 
 class Bound(NamedTuple):
-    """A queue of which the log has no message any more: where it goes on."""
+    """A queue whose minimum rose, or of which the log has no message any more: where it goes on."""
 
     topic: int
     queue: int

@@ -354,7 +354,7 @@ static int raise_minimum(wr_dispatch *d, a_row *row, uint64_t minimum) {
     return 0;
 }
 
-/* A queue of which no record may be left. */
+/* A queue whose minimum rose: no record of it may be left, or all from there on. */
 static int apply_bound(wr_dispatch *d, const uint8_t *from) {
     const uint32_t number = wr_dispatch_row_of(d, wr_get32(from + WR_BOUND_AT_TOPIC), wr_get32(from + WR_BOUND_AT_QUEUE));
     const uint64_t minimum = wr_get64(from + WR_BOUND_AT_MINIMUM), next = wr_get64(from + WR_BOUND_AT_NEXT);

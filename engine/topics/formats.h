@@ -194,13 +194,13 @@
 #define WR_OFFSET_AT_OFFSET 12 /* u64: of the first message that is not done */
 #define WR_OFFSET_SIZE 20
 
-/* Begin of the body of a record of the topic BOUNDS_TOPIC: it is in the log, and synced, before retention removes a file of it. */
+/* Begin of the body of a record of the topic BOUNDS_TOPIC: what retention takes. It is in the log, and synced, before a file of the log is removed. */
 #define WR_BOUNDS_AT_VERSION 0 /* u32: BOUNDS_VERSION */
 #define WR_BOUNDS_AT_ROWS_N 4 /* u32: bound records that follow */
 #define WR_BOUNDS_AT_FIRST 8 /* u64: files of the log below this position may be missing from now on */
 #define WR_BOUNDS_SIZE 16
 
-/* A queue of a topic without any message: its offsets go on here, though no record that is left says so. */
+/* A queue whose minimum rose, or without any message: its offsets go on here, though no record that is left says so. */
 #define WR_BOUND_AT_TOPIC 0 /* u32: id of the topic */
 #define WR_BOUND_AT_QUEUE 4 /* u32: queue of it */
 #define WR_BOUND_AT_MINIMUM 8 /* u64: offset of the first message that a reader may see */

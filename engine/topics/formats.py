@@ -405,7 +405,7 @@ OFFSET = Struct(
 BOUNDS = Struct(
     "bounds",
     16,
-    "Begin of the body of a record of the topic BOUNDS_TOPIC: it is in the log, and synced, before retention removes a file of it.",
+    "Begin of the body of a record of the topic BOUNDS_TOPIC: what retention takes. It is in the log, and synced, before a file of the log is removed.",
     (
         Field("version", 0, "u32", "BOUNDS_VERSION"),
         Field("rows_n", 4, "u32", "bound records that follow"),
@@ -417,7 +417,7 @@ BOUNDS = Struct(
 BOUND = Struct(
     "bound",
     24,
-    "A queue of a topic without any message: its offsets go on here, though no record that is left says so.",
+    "A queue whose minimum rose, or without any message: its offsets go on here, though no record that is left says so.",
     (
         Field("topic", 0, "u32", "id of the topic"),
         Field("queue", 4, "u32", "queue of it"),

@@ -9,6 +9,7 @@ done there (`take`). The decisions and crash points: docs/design/023-retention.m
 
 Invariants
   A minimum rises only to an offset whose predecessors nobody holds (engine/topics/holds.h), unless the disk is full.
+  What a look raised the log says, synced, before the look ends, unless the log has no room.
   A file of the log goes when no queue has a message in it or before it, the checkpoint has come past it, nobody else
   needs it (`needed`), and log and checkpoint say so on stable storage. The file in which the log ends never goes.
   Files go in order, and one's folder is synced before the next one goes: what is left has no hole.
@@ -118,6 +119,7 @@ class Retention:
         self._refused = ""
         self._clean_error = 0
         self._due: dict[tuple[int, int], tuple[int, int]] = {}  # when the first message of a queue was stored
+        self._untold: set[tuple[int, int]] = set()  # queues whose minimum rose, and the log does not say so yet
         self.looks_n = 0  #: that were done
         self.crash: BaseException | None = None
         #: X → from where on the log is needed because of X, if the files below a position shall go (on the serving
@@ -221,6 +223,7 @@ class Retention:
         self._raise(topics, share)
         before = self._first
         self._remove(share)
+        self._tell_raised()
         self._tell_clean()
         return self._first > before and self._share() >= self._policy.marks.forced
 
@@ -264,6 +267,7 @@ class Retention:
                 _core.topic_close(place.rows, buffer, found[0])
             ticket = self._on_loop(lambda: self._retain(wanted))
             self._until(lambda counters: counters["retained"] >= ticket)
+            self._untold.update((id, queue) for id, minima in wanted.items() for queue in range(len(minima)))
             self._reached("retain.raised")
         finally:
             _core.topic_close(place.rows, buffer, 0)
@@ -321,20 +325,39 @@ class Retention:
         end = (
             self._on_loop(lambda: min([end, *(need(end) for need in self.needed.values())])) // file_bytes * file_bytes
         )
-        told = [
-            bounds.Bound(id, queue, row.minimum, row.maximum)
-            for id, of_topic in rows.items()
-            for queue, row in enumerate(of_topic)
-            if row.maximum and row.first == retention_rules.NO_RECORD
-        ]
+        told = self._bounds(rows, lambda key, row: row.first == retention_rules.NO_RECORD or key in self._untold)
         if end - self._first < 2 * bounds.encoded_bytes(told):  # it would take as much as it gives
             return
         self._tell(end, told)
+        self._untold.clear()
         for base in range(self._first, end, file_bytes):
             self._unlink(base)
             if share < self._policy.marks.quick and self._stop.wait(PACE_S):
                 raise _Stopped
         self._say(f"retention removed files of the log up to position {end:,}", INFO)
+
+    @staticmethod
+    def _bounds(rows: dict[int, list[Row]], wanted: Callable[[tuple[int, int], Row], bool]) -> list[bounds.Bound]:
+        return [
+            bounds.Bound(id, queue, row.minimum, row.maximum)
+            for id, of_topic in rows.items()
+            for queue, row in enumerate(of_topic)
+            if row.maximum and wanted((id, queue), row)
+        ]
+
+    def _tell_raised(self) -> None:
+        """Say in the log which minima rose, though no file went: the checkpoint is a cache, and may be lost."""
+        if not self._untold:
+            return
+        rows = retention_rules.rows_of(self._place.rows)
+        end = 0
+        for body in bounds.encode(self._first, self._bounds(rows, lambda key, _row: key in self._untold)):
+            at = self._on_loop(lambda body=body: self._append(body))
+            if at is None:  # the log has no room now: the next look says it
+                return
+            end = at
+        self._untold.clear()
+        self._until(lambda counters: counters["synced"] >= end)
 
     def _tell(self, first: int, told: Sequence[bounds.Bound]) -> None:
         """Say in the log and in the checkpoint what goes."""

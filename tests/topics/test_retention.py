@@ -173,6 +173,31 @@ def test_an_empty_queue_goes_on_whatever_is_lost_but_the_log(node: TopicNode, wo
     assert life.stop()
 
 
+@pytest.mark.parametrize("lost", ["checkpoint", "derived", "nothing"])
+def test_what_went_stays_away_though_no_file_went_and_the_checkpoint_is_lost(node: TopicNode, lost: str) -> None:
+    """A minimum that a look raised is in the log, also of a queue that still has messages, and after a kill."""
+    node.topics = [Topic(1, "flights", 2, retention_bytes=100_000)]
+    life = node.life()
+    fill(life, node.appender(life), 1, 40)
+    checkpointed(life)
+    life.retain(1)
+    raised = [life.row(1, queue) for queue in range(2)]
+    minimum = raised[0]["minimum"]  # type: ignore[index]
+    assert raised == [{"minimum": minimum, "maximum": 20, "appended": 20}] * 2
+    assert 0 < minimum < 20
+    assert bases(node) == [0]
+    life.release()  # no checkpoint, nothing more is synced
+    if lost != "nothing":
+        node.folder.checkpoint.unlink(missing_ok=True)
+    if lost == "derived":
+        shutil.rmtree(node.folder.queues)
+        shutil.rmtree(node.folder.index)
+    life = node.life()
+    assert [life.row(1, queue) for queue in range(2)] == raised
+    assert read_all(life, node.topics[0], 0) == list(range(minimum, 20))
+    assert life.stop()
+
+
 def test_a_topic_without_retention_keeps_the_log_of_all(node: TopicNode, world: World) -> None:
     node.topics = [Topic(1, "flights", 2, retention_s=24 * HOUR), Topic(2, "kept", 1)]
     life = node.life()
