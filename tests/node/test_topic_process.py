@@ -71,7 +71,7 @@ class Program:
         )
 
     def append(self, body: bytes, queue: int | None = None, *, level: int = SYNCED, wait: bool = True) -> Any:
-        return self.handle.append(body, None, None, None, queue, None, level, 60.0, wait)
+        return self.handle.append(body, None, None, None, queue, None, None, level, 60.0, wait)
 
 
 @contextlib.contextmanager

@@ -162,6 +162,7 @@ class Line:
         self._ahead: deque[Message] = deque()
         self._given: dict[Getter, list[Message]] = {}  # and the tasks have not seen it yet
         self._read: deque[Message] = deque()
+        self._of = self.queue.handle  # by which all that lies here came
         self._away = False
         self._leaving = threading.Lock()
         self._reading = 0  # threads that read
@@ -445,6 +446,7 @@ class Line:
     def _take(self, most: int, wanted: int) -> list[Message]:
         """Up to `most` messages that are here; else what is missing is asked for, or set right."""
         found: list[Message] = []
+        self._follow()
         while self._ahead and len(found) < most:
             found.append(self._ahead.popleft())
         if found or self._filling or self._away:
@@ -491,9 +493,13 @@ class Line:
 
     async def _fill(self) -> None:
         """Read messages that lie in files."""
+        handle = self.queue.handle
         try:
-            await asyncio.shield(run_blocking(self._read_some))
-            self._put_back(_drained(self._read))
+            await asyncio.shield(run_blocking(self._read_some, handle))
+            found = _drained(self._read)
+            self._follow()
+            if self._of is handle:
+                self._put_back(found)
         except AttachmentLost:
             self.loop.lost()
         except (Error, OSError) as error:
@@ -508,11 +514,11 @@ class Line:
         if self._ahead and not self.getters:
             self._tidy_later()
 
-    def _read_some(self) -> None:
+    def _read_some(self, handle: _core.QueueHandle) -> None:
         """In a thread: messages from files."""
         self._reading += 1
         try:
-            answer = self.queue.handle.poll(FILL, 0, False)
+            answer = handle.poll(FILL, 0, False)
             if isinstance(answer, list):
                 self._read.extend(answer)  # type: ignore[arg-type]  # the class given to the handle
         finally:
@@ -646,12 +652,16 @@ class Line:
             await run_blocking(self.renew)
 
     async def renewed(self) -> None:
-        """The node has another attachment: what lay here belongs to the old one, and returns by itself."""
-        self._forget()
+        """The node has another attachment."""
         await self.renew_for_getters(by_node=True)
 
-    def _forget(self) -> None:
-        """What lay here and what was held came by another handle."""
+    def _follow(self) -> None:
+        """What lies here and what is held came by another handle than the one in use: it returns by itself. Before
+        anything is taken by a new handle, so what that one brings stays, whoever made it.
+        """
+        if self._of is self.queue.handle:
+            return
+        self._of = self.queue.handle
         self._unclaimed()
         self._held.clear()
         for consumer in self._consumers:
@@ -669,7 +679,7 @@ class Line:
             except Error as error:
                 self.fail(error)
                 return
-            self._forget()
+        self._follow()
         self._prefetch()
         if self.getters:
             self.loop.waiting.setdefault(self.queue.server, set()).add(self)

@@ -540,13 +540,17 @@ class Loop:
         except Error as error:
             for queue in list(self.waiting.get(server, ())):
                 queue.fail(error)
-        for queue in list(self.waiting.get(server, ())):
-            queue.pump()
         self.look_soon()
 
     async def hook(self, code: int, server: int, what: str = "", seconds: float = -1.0) -> None:
-        """Set right what the core says is wrong, or raise what ends the wait; `seconds`: it took longer than that."""
+        """Set right what the core says is wrong, or raise what ends the wait; `seconds`: it took longer than that.
+
+        Who waits for messages of that server looks anew: a look before found no worker to ask, and what is set right
+        now, whoever wanted it, is no trouble any more that would lead to another look.
+        """
         await run_blocking(self.client.hook, code, server, what, seconds)
+        for taker in list(self.waiting.get(server, ())):
+            taker.pump()
 
     def tick_later(self) -> None:
         """Somebody waits: look from time to time whether who has to answer lives."""
