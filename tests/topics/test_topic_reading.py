@@ -486,7 +486,7 @@ def test_the_core_refuses_what_cannot_be(folder: TopicFolder) -> None:
 
 def test_one_thread_at_a_time(folder: TopicFolder) -> None:
     reader = folder.place.take(folder.topic)
-    waits = threading.Thread(target=lambda: reader.wait(0, 0, 60))
+    waits = threading.Thread(target=lambda: reader.wait(0, 0, 5))
     waits.start()
 
     def refused() -> bool:
