@@ -15,22 +15,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.errors import DirectoryInUse, NodeNotRunning
+from warren.engine.errors import DirectoryInUse, NodeNotRunning, StoreError
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import mailbox, names, region
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.faces import node as node_module
+from warren.workers.node.supervisor import Supervisor
 from warren.workers.process import remains
 from warren.workers.process.control import ControlClient
 from warren.workers.process.shared_objects import remove_semaphore
 from warren.workers.process.tie import Tie
+from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
 from support.real_node import RealNode
 from support.waiting import patience, wait_until
@@ -399,14 +402,8 @@ def test_nothing_is_confirmed_into_a_removed_directory(
     assert depth(fresh.directory) == 3
 
 
-@pytest.mark.parametrize("state", ["SERVER_READY", "SERVER_DOWN"])
-def test_of_servers_that_end_at_once_one_removes_what_is_left(
-    tmp_path: Path, nodes: contextlib.ExitStack, state: str
-) -> None:
-    """Each sees that the other one lives still; what it says of itself decides. Of a node without a supervisor, whose
-    directory was removed, nobody else removes the shared memory.
-    """
-    node = up(nodes, tmp_path / "node")
+def orphaned(node: RealNode) -> tuple[Superblock, Tie]:
+    """Every process of a node is dead, and nobody has removed anything."""
     pids = node.pids()
     superblock = Superblock.attach(NodeDirectory(node.directory).shared_id, LAYOUT_HASH)
     tie = Tie(node.directory, superblock)
@@ -418,6 +415,17 @@ def test_of_servers_that_end_at_once_one_removes_what_is_left(
     servers = range(superblock.servers_n)
     wait_until(lambda: not any(superblock.server_identity(server).alive() for server in servers), 30)
     assert not superblock.supervisor.alive()
+    return superblock, tie
+
+
+@pytest.mark.parametrize("state", ["SERVER_READY", "SERVER_DOWN"])
+def test_of_servers_that_end_at_once_one_removes_what_is_left(
+    tmp_path: Path, nodes: contextlib.ExitStack, state: str
+) -> None:
+    """Each sees that the other one lives still; what it says of itself decides. Of a node without a supervisor, whose
+    directory was removed, nobody else removes the shared memory.
+    """
+    superblock, tie = orphaned(up(nodes, tmp_path / "node"))
     with subprocess.Popen(["sleep", "1000"]) as other:
         try:
             worker, alive = superblock.servers_n - 1, Identity.of(other.pid)
@@ -432,6 +440,41 @@ def test_of_servers_that_end_at_once_one_removes_what_is_left(
         finally:
             other.kill()
     remains.remove_lost(superblock, tie)
+    assert not superblock.named
+    assert superblock.state == CONSTANTS["NODE_STOPPED"]
+    tie.close()
+    superblock.close()
+
+
+class Failing:
+    """A worker that fails while its node ends."""
+
+    def __init__(self, superblock: Superblock, tie: Tie) -> None:
+        self.superblock, self.tie = superblock, tie
+
+    def run(self) -> int:
+        raise StoreError("its folder has gone")
+
+    def close(self) -> None:
+        """It has nothing open."""
+
+
+@pytest.mark.parametrize("role", ["worker", "supervisor"])
+def test_who_fails_as_the_last_one_removes_what_is_left(tmp_path: Path, nodes: contextlib.ExitStack, role: str) -> None:
+    """A worker whose end is an error; a supervisor that took over, so that the servers left all to it, and does not
+    come up because the directory goes at this moment.
+    """
+    superblock, tie = orphaned(up(nodes, tmp_path / "node"))
+    superblock.set("ending", CONSTANTS["ENDING_REMOVED"])
+    if role == "worker":
+        assert run_worker(lambda: cast("WorkerProcess", Failing(superblock, tie)), lambda _line, _level=0: None) == 1
+    else:
+        superblock.set_supervisor(Identity.current())
+        remains.remove_lost(superblock, tie)
+        assert superblock.named
+        supervisor = Supervisor.__new__(Supervisor)
+        supervisor._created, supervisor._superblock, supervisor._tie = False, superblock, tie
+        supervisor._abandon()
     assert not superblock.named
     assert superblock.state == CONSTANTS["NODE_STOPPED"]
     tie.close()

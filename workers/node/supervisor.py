@@ -290,6 +290,9 @@ class Supervisor:
             self._upkeep.end_own()
         if self._created:
             remains.remove(self.directory, self._node, self._shared_id, self._superblock)
+        elif self._tie is not None:  # servers that ended meanwhile left what they have to this process
+            self._superblock.set("supervisor_pid", 0)
+            remains.remove_lost(self._superblock, self._tie)
 
     def _loop(self) -> None:
         while not self._drain.finished():

@@ -43,13 +43,16 @@ def remove(directory: NodeDirectory, node: NodeFile, shared_id: int, superblock:
 
 
 def remove_lost(superblock: Superblock, tie: Tie) -> None:
-    """At the end of a process of a node without a supervisor that lost its directory or its shared memory, after it
-    said that it is DOWN: the last one removes what no supervisor will find, and tells the clients that it is over. Two
-    may both be the last.
+    """At the end of a process of a node without a supervisor that lost its directory or its shared memory, however it
+    ends: the last one removes what no supervisor will find, and tells the clients that it is over. Two may both be the
+    last.
     """
     if not superblock.get("ending") or superblock.supervisor.alive():
         return
     me = os.getpid()
+    for server in range(superblock.servers_n):
+        if superblock.server_identity(server).pid == me:
+            superblock.server_set(server, "state", CONSTANTS["SERVER_DOWN"])
     # DOWN is said before this look: of two that end at once, one at least sees that the other does
     for server in range(superblock.servers_n):
         identity = superblock.server_identity(server)

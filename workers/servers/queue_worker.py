@@ -35,7 +35,7 @@ from warren.ipc import region as regions
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_WORKER_FIRST
 from warren.ipc.superblock import CLAIMED, SlotsFull, SlotView, Superblock
-from warren.workers.process import logs, remains
+from warren.workers.process import logs
 from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
 if TYPE_CHECKING:
@@ -335,7 +335,6 @@ class Worker(WorkerProcess):
         if clean:
             self._unlink([memory.generation])
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])
-        remains.remove_lost(superblock, self.tie)
 
     def close(self) -> None:
         """Unmap everything."""

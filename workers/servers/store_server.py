@@ -47,6 +47,13 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
     """
     superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     tie = Tie(directory, superblock)
+    try:
+        return _run(directory, superblock, tie, settings, supervisor_pidfd)
+    finally:
+        remains.remove_lost(superblock, tie)
+
+
+def _run(directory: Path, superblock: Superblock, tie: Tie, settings: Settings, supervisor_pidfd: int | None) -> int:
     tie.enter()
     needed = COLLECTOR if superblock.server_get(SERVER_STORE_PERSISTENT, "epoch") else ""
     if not tie.take(STORE, say, needed):
@@ -97,7 +104,6 @@ def run_store_server(directory: Path, shared_id: int, settings: Settings, superv
         logs.ended(f"{why}; {kept}", stopping_at - served_at, time.monotonic() - stopping_at),
         INFO if durable else ERROR,
     )
-    remains.remove_lost(superblock, tie)
     return 0 if durable else 1
 
 

@@ -29,7 +29,7 @@ from warren.engine.topics.service import Options, Recovered, TopicService, boot_
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.superblock import Superblock
-from warren.workers.process import logs, remains
+from warren.workers.process import logs
 from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
 CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
@@ -204,7 +204,6 @@ class TopicWorker(WorkerProcess):
     def _leave(self, memory: _Memory) -> None:
         self._forget([memory.generation])
         self.superblock.server_set(self.server, "state", CONSTANTS["SERVER_DOWN"])
-        remains.remove_lost(self.superblock, self.tie)
 
     def _forget(self, generations: list[int]) -> None:
         """Regions that nobody writes any more: who sleeps on their rows looks for the next ones."""

@@ -24,7 +24,7 @@ from warren.ipc import region as regions
 from warren.ipc.identity import pidfd_dead
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
 from warren.ipc.superblock import Superblock
-from warren.workers.process import lack, logs
+from warren.workers.process import lack, logs, remains
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
 from warren.workers.process.refusals import CANNOT_SERVE
@@ -171,5 +171,6 @@ def run_worker(make: Callable[[], WorkerProcess], say: Say) -> int:
         say(f"failed: {error}", ERROR)
         return 1
     finally:
+        remains.remove_lost(instance.superblock, instance.tie)
         with contextlib.suppress(BufferError):
             instance.close()
