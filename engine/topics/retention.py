@@ -24,6 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any, TypeVar, cast
 
@@ -352,7 +353,7 @@ class Retention:
         rows = retention_rules.rows_of(self._place.rows)
         end = 0
         for body in bounds.encode(self._first, self._bounds(rows, lambda key, _row: key in self._untold)):
-            at = self._on_loop(lambda body=body: self._append(body))
+            at = self._on_loop(partial(self._append, body))
             if at is None:  # the log has no room now: the next look says it
                 return
             end = at
