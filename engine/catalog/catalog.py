@@ -226,6 +226,7 @@ class Catalog:
         self._of_topic: dict[str, set[TopicBinding]] = {}
         self._topics_of_exchange: dict[str, set[TopicBinding]] = {}
         self._before = self.state
+        self._retold: dict[int, TopicDeclaration] = {}  # by number of a step: what the topic was before
 
     @property
     def state(self) -> State:
@@ -360,6 +361,7 @@ class Catalog:
     def begin(self) -> None:
         """From now on changes are noted in `steps`, until `end` or `undo`."""
         self.steps = []
+        self._retold = {}
         self._before = self.state
 
     def end(self) -> None:
@@ -369,8 +371,11 @@ class Catalog:
     def undo(self) -> None:
         """Take back every change since `begin`."""
         steps, self.steps = self.steps or [], None
-        for step in reversed(steps):
-            self._step(step, not step.gone)
+        for number, step in reversed(list(enumerate(steps))):
+            if number in self._retold:
+                self._put_topic(self._retold[number])
+            else:
+                self._step(step, not step.gone)
         self.version, self.next_queue_id, self.placed_for = self._before
 
     def redo(self, steps: Iterable[Step], state: State) -> None:
@@ -909,9 +914,12 @@ class Catalog:
             self.steps.append(Step(topic_binding=binding, gone=True))
 
     def _put_topic(self, topic: TopicDeclaration) -> None:
-        self.topic_rows += 0 if topic.id in self.topics_by_id else topic.queues
+        before = self.topics_by_id.get(topic.id)
+        self.topic_rows += topic.queues if before is None else 0
         self.topics[topic.name] = self.topics_by_id[topic.id] = topic
         if self.steps is not None:
+            if before is not None:
+                self._retold[len(self.steps)] = before
             self.steps.append(Step(topic=topic))
 
     def _cut_topic(self, topic: TopicDeclaration) -> None:

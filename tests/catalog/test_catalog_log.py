@@ -567,3 +567,19 @@ def test_check_tells_the_log_and_names_what_is_damaged(tmp_path: Path) -> None:
             path.write_bytes(damaged)
         (problem,) = verify(directory).problems
         assert path.name in problem
+
+
+def test_a_retention_that_cannot_be_written_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is taken back is not the topic."""
+    writer = begin(tmp_path)
+    flights = writer.change(lambda catalog: catalog.declare_topic("flights", retention_s=60))
+
+    def full(*_arguments: object) -> None:
+        raise StoreError("no space")
+
+    monkeypatch.setattr(writer, "_write", full)
+    with pytest.raises(StoreError):
+        writer.change(lambda catalog: catalog.set_topic("flights", 5, None))
+    monkeypatch.undo()
+    assert writer.catalog.topics == {"flights": flights}
+    assert alone(writer.catalog) == alone(Catalog.load(tmp_path))
