@@ -529,6 +529,20 @@ class TopicHandle:
     ) -> Position | Confirm[Position]:
         """Append a message; `born`: ms since 1970, None: now; `later`: packed properties that say when it comes."""
 
+    def append_again(
+        self,
+        body: Buffer,
+        properties: bytes,
+        queue: int,
+        born: int,
+        later: bool,
+        timeout: float | None,
+        /,
+    ) -> Position:
+        """Append a message with these packed properties, whatever their names; synced when it returns. `later`: they
+        say when it comes.
+        """
+
     def append_many(
         self,
         bodies: Iterable[Buffer],

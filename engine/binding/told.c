@@ -5,9 +5,11 @@
 
 #define NO_PLACE "must not contain the characters \\x00, \\x01 and \\x02, which separate properties in the log: put it into the body"
 
-/* Names with a meaning of their own in the log (WARREN_MESSAGE: workers/client/carried.py), or for RocketMQ. */
+/* Names with a meaning of their own in the log (WARREN_MESSAGE: workers/client/carried.py; of messages that come again, or were given up:
+ * workers/client/retried.py), or for RocketMQ. */
 static const char *const reserved[] = {
     "WARREN_MESSAGE",
+    "WARREN_ORIGIN", "WARREN_RETRY", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_QUEUE", "DLQ_ORIGIN_OFFSET",
     "UNIQ_KEY", "DELAY", "WAIT", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID",
     "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "EXTEND_UNIQ_INFO",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "INNER_NUM", "INNER_BASE", "DUP_INFO",

@@ -1,5 +1,6 @@
 /* TopicHandle: one topic as an attachment appends to it. Many messages: binding/append_many.c. */
 #include "binding/topic_handle.h"
+#include "binding/append_again.h"
 #include "binding/append_many.h"
 #include "binding/arguments.h"
 #include "binding/told.h"
@@ -116,6 +117,7 @@ static PyGetSetDef attributes[] = {{"topic", handle_get_topic, NULL, "id of the 
 
 static PyMethodDef methods[] = {
     FAST("append", handle_append, "append(body, key, tag, properties, queue, born, later, level, timeout, wait) -> Position | Confirm"),
+    FAST("append_again", wr_topic_append_again, "append_again(body, properties, queue, born, later, timeout) -> Position"),
     FAST("append_many", wr_topic_append_many,
          "append_many(bodies, keys, tags, properties, queues, born, later, level, timeout, wait) -> list of Position | Confirm"),
     FAST("check_many", wr_topic_check_many, "check_many(bodies, keys, tags, properties, queues, born, later): raises what is wrong with them"),

@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from warren.engine.catalog import topics
+from warren.engine.catalog import group_topics, topics
 from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.group_topics import Kind
 from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.names import (
     check_name,
@@ -693,28 +694,64 @@ class Catalog:
                     f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {advice}"
                 )
             return found
+        return self._add_topic(wanted)
+
+    def _add_topic(self, wanted: TopicDeclaration) -> TopicDeclaration:
         if self.topic_rows + wanted.queues > TOPIC_ROWS_MAX:
             raise LimitError(
-                f"topic {name!r} would have {wanted.queues} queues, and all topics of a node {TOPIC_ROWS_MAX} at most, "
-                f"of which {self.topic_rows} are there: declare it with fewer queues, or delete topics"
+                f"topic {wanted.name!r} would have {wanted.queues} queues, and all topics of a node {TOPIC_ROWS_MAX} "
+                f"at most, of which {self.topic_rows} are there: declare it with fewer queues, or delete topics"
             )
         self._take_id()
         self._put_topic(wanted)
         self.version += 1
         return wanted
 
+    def declare_group_topic(self, kind: Kind, topic: str, group: str, id: int) -> TopicDeclaration:
+        """Declare the topic of this kind of a group of the topic with this name and id, or find it. Raises
+        TopicNotFound (it was deleted), InvalidName (its name would be too long), LimitError.
+        """
+        of = self.topic(topic)
+        if of.id != id:
+            raise TopicNotFound(f"the topic {shown(topic)} that this group reads was deleted: another has its name now")
+        name = group_topics.name_of(kind, topic, group)
+        found = self.topics.get(name)
+        return found or self._add_topic(topics.of_group(of, self.next_queue_id, name, group_topics.QUEUES_MAX))
+
+    def delete_group_topics(self, topic: str, group: str) -> list[str]:
+        """Delete the topics of a group, as many as there are; their names."""
+        found = [item.name for item in self._group_topics(topic, group)]
+        for name in found:
+            self.delete_topic(name)
+        return found
+
+    def _group_topics(self, topic: str, group: str | None = None) -> list[TopicDeclaration]:
+        """Those of a topic's groups, or of one of them."""
+        owners = ((item, group_topics.owner_of(item.name)) for item in self.topics.values())
+        return [item for item, of in owners if of and of.topic == topic and group in (None, of.group)]
+
     def set_topic(self, name: str, retention_s: float | None, retention_bytes: int | None) -> TopicDeclaration:
-        """Give a topic another retention; None: none. Raises TopicNotFound, UsageError."""
+        """Give a topic another retention, and so the topics of its groups; None: none. Raises TopicNotFound,
+        UsageError.
+        """
         found = self.topic(name)
-        wanted = topics.checked(found.id, name, found.queues, retention_s, retention_bytes, found.compacted)
-        if wanted != found:
-            self._put_topic(wanted)
-            self.version += 1
-        return wanted
+        age, size = topics.checked_retention(name, retention_s, retention_bytes)
+        changed = False
+        for of in (found, *self._group_topics(name)):
+            wanted = msgspec.structs.replace(of, retention_s=age, retention_bytes=size)
+            if wanted != of:
+                self._put_topic(wanted)
+                changed = True
+        self.version += changed
+        return self.topics[name]
 
     def delete_topic(self, name: str) -> TopicDeclaration:
-        """Delete a topic with its bindings: its records are found no more. Raises TopicNotFound."""
+        """Delete a topic with its bindings, and the topics of its groups: its records are found no more. Raises
+        TopicNotFound.
+        """
         found = self.topic(name, f"{NOTHING_DELETED}; node.topics() lists those that exist")
+        for of in self._group_topics(name):
+            self.delete_topic(of.name)
         for binding in sorted(self._of_topic.get(name, ())):
             self._cut_topic_binding(binding)
         self._cut_topic(found)

@@ -20,6 +20,8 @@ ROUTING_KEY_BYTES_MAX = 255
 NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9_%|-]")
 #: names of topics that begin so are Warren's own (engine/topics/formats.py)
 OWN_TOPICS = "WARREN_SYS_"
+#: and those that begin so a group's (engine/catalog/group_topics.py)
+GROUP_TOPICS = "%"
 #: topics that RocketMQ makes itself: records in them have another meaning
 SYSTEM_TOPICS_PREFIX = "RMQ_SYS_"
 SYSTEM_TOPICS = frozenset(
@@ -57,6 +59,11 @@ def check_topic_name(name: object) -> str:
     tools read, which is why it is more strict than a queue's.
     """
     checked = check_name(name, "topic")
+    if checked.startswith(GROUP_TOPICS):
+        raise InvalidName(
+            f"topic name {shown(checked)} begins with %: such names are reserved for topics of groups (%RETRY%…, "
+            "%DLQ%…), which come and go with their group; choose another"
+        )
     if found := NOT_IN_TOPICS.search(checked):
         raise InvalidName(
             f"topic name {shown(checked)} has the character {found[0]!r}: letters (a to z, A to Z), digits, "

@@ -40,10 +40,24 @@ def checked(
         id,
         check_topic_name(name),
         _whole(name, "queues", queues, 1, TOPIC_QUEUES_MAX),
-        None if retention_s is None else _seconds(name, "retention_s", retention_s),
-        None if retention_bytes is None else _whole(name, "retention_bytes", retention_bytes, 1, (1 << 63) - 1),
+        *checked_retention(name, retention_s, retention_bytes),
         _flag(name, "compacted", compacted),
     )
+
+
+def checked_retention(
+    name: str, retention_s: float | None, retention_bytes: int | None
+) -> tuple[float | None, int | None]:
+    """Both, of a topic of that name. Raises UsageError (which number is out of bounds)."""
+    return (
+        None if retention_s is None else _seconds(name, "retention_s", retention_s),
+        None if retention_bytes is None else _whole(name, "retention_bytes", retention_bytes, 1, (1 << 63) - 1),
+    )
+
+
+def of_group(of: TopicDeclaration, id: int, name: str, queues_max: int) -> TopicDeclaration:
+    """A topic that belongs to a group of readers of another one: it keeps its messages as long as that."""
+    return TopicDeclaration(id, name, min(of.queues, queues_max), of.retention_s, of.retention_bytes)
 
 
 def is_retold(found: TopicDeclaration | None, told: TopicDeclaration) -> bool:

@@ -4,6 +4,7 @@
 #include "topics/intake.h"
 #include "topics/later.h"
 #include "topics/links.h"
+#include "topics/retried.h"
 #include "topics/table.h"
 
 /* What `synced` or `written` of a command must cover, although it wrote nothing. */
@@ -15,10 +16,12 @@ static void wants(wr_topic_server *s, wr_topic_link *l, uint8_t flags) {
 /* Put the records into the ring. False: one of them is none, so there are none. */
 static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topic, const wr_append_lengths *of, const uint8_t *data, uint8_t *to,
                    uint64_t position, uint64_t offset) {
+    const bool again = wr_retried_topic(topic->name, topic->name_length);
     for (uint32_t i = 0; i < of->n; i++) {
         const wr_append_part *part = &of->parts[i];
         wr_record_head head = {.queue_id = c->row, .flag = topic->id, .queue_offset = offset + i, .physical_offset = position,
                                .born_timestamp = c->tag, .store_timestamp = s->store_ms};
+        if (again) head.reconsume_times = wr_retried_times_racy(data, part->properties_length);
         memcpy(head.born_host, s->host, sizeof s->host);
         memcpy(head.store_host, s->host, sizeof s->host);
         const struct iovec body = {(void *)(uintptr_t)(data + part->properties_length + of->skip), part->body_length};

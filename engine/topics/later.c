@@ -3,6 +3,7 @@
 #include "ipc/core/crash.h"
 #include "kernel/racy.h"
 #include "topics/links.h"
+#include "topics/retried.h"
 #include "topics/scheduled.h"
 #include "topics/table.h"
 
@@ -36,6 +37,7 @@ static void count(wr_topic *topic, uint64_t delayed_n) {
 static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topic, const wr_append_lengths *of, const uint8_t *data, uint8_t *to,
                    uint64_t position, wr_pending_message *pending) {
     static _Thread_local uint8_t properties[WR_PROPERTIES_BYTES_MAX];
+    const bool again = wr_retried_topic(topic->name, topic->name_length);
     for (uint32_t i = 0; i < of->n; i++) {
         const wr_append_part *part = &of->parts[i];
         wr_scheduled_when when;
@@ -45,6 +47,7 @@ static bool encode(wr_topic_server *s, const wr_command *c, const wr_topic *topi
                            wr_scheduled_put(properties + part->properties_length, topic->name, topic->name_length, c->row, &when);
         wr_record_head head = {.queue_id = when.by_level ? when.level - 1 : 0, .flag = topic->id, .physical_offset = position,
                                .born_timestamp = c->tag, .store_timestamp = s->store_ms};
+        if (again) head.reconsume_times = wr_retried_times(properties, part->properties_length);
         memcpy(head.born_host, s->host, sizeof s->host);
         memcpy(head.store_host, s->host, sizeof s->host);
         const struct iovec body = {(void *)(uintptr_t)(data + part->properties_length + of->skip), part->body_length};
@@ -92,7 +95,7 @@ static outcome_of_one append_message(wr_topic_server *s, wr_topic *topic, const 
     uint8_t *to = wr_topic_log_reserve(s->log, size, &position);
     if (!to) return errno == EMSGSIZE ? UNREADABLE : WAITS; /* too large for a log with settings that are smaller now */
     wr_record_head head = {.queue_id = queue_number, .flag = topic->id, .queue_offset = queue->next, .physical_offset = position,
-                           .born_timestamp = r->born_timestamp, .store_timestamp = s->store_ms,
+                           .reconsume_times = r->reconsume_times, .born_timestamp = r->born_timestamp, .store_timestamp = s->store_ms,
                            .prepared_transaction_offset = r->physical_offset + 1};
     memcpy(head.born_host, bytes + WR_LOG_HEAD_SIZE, sizeof s->host);
     memcpy(head.store_host, s->host, sizeof s->host);

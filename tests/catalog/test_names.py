@@ -80,7 +80,7 @@ def test_subscription_name_is_no_users_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["flights", "A-z_09", "%RETRY%report", "a|b", "-", "x" * 255, "WARREN_SYS", "warren_sys_"]
+    "name", ["flights", "A-z_09", "a%RETRY%report", "a|b", "-", "x" * 255, "WARREN_SYS", "warren_sys_"]
 )
 def test_allowed_for_topics(name: str) -> None:
     assert check_topic_name(name) == name
@@ -99,6 +99,9 @@ def test_allowed_for_topics(name: str) -> None:
         ("a\x1b[2Jb", "control character"),
         ("\ud800", "UTF-8"),
         (b"bytes", "str"),
+        ("%RETRY%report", "begins with %"),
+        ("%DLQ%report+flights", "begins with %"),
+        ("report+flights", r"has the character '\+'"),
         (formats.COMMIT_TOPIC, "reserved"),
         ("WARREN_SYS_", "reserved"),
         ("RMQ_SYS_TRANS_HALF_TOPIC", "reserved"),

@@ -69,3 +69,29 @@ def test_groups_lag_and_seek(directory: Path) -> None:
         (("lag", directory, "trains", "report"), "topic list"),
     ):
         assert what in command("topic", *words, code=2).stderr, words
+
+
+def test_what_a_group_tries_again_and_gives_up(directory: Path) -> None:
+    with warren.attach(directory) as node:
+        topic = node.topic("gates", queues=1)
+        topic.append_many([b"one", b"two"])
+        with topic.reader(group="report", max_reconsume_times=1) as reader:
+            reader.retry(reader.get(TIMEOUT), delay=0)
+            reader.retry(reader.get(TIMEOUT), delay=3600)
+            reader.retry(reader.get(TIMEOUT))
+            reader.commit()
+    assert [row["name"] for row in told("list", directory)] == ["flights", "gates", "seats"]
+    again, dead = "%RETRY%report+gates", "%DLQ%report+gates"
+    everything = [row["name"] for row in told("list", directory, "--all")]
+    assert everything == [dead, again, "flights", "gates", "seats"]
+    assert [row["name"] for row in told("list", directory, "%*")] == [dead, again]
+    assert [row["name"] for row in told("list", directory, dead)] == [dead]
+    assert dead not in command("topic", "list", directory).stdout
+    shown = command("topic", "lag", directory, "gates", "report").stdout
+    assert "0 members, lag 1" in shown
+    assert "to be handled again: 1 message, 1 of them later" in shown
+    assert "given up: 1 message" in shown
+    assert f"topic tail {directory} %DLQ%report+gates" in shown.replace("'", "")
+    assert command("topic", "tail", directory, dead, "--start", "earliest").stdout == "one\n"
+    assert told("lag", directory, "gates", "report")["dead"] == {"topic": dead, "messages": 1}
+    assert "reserved" in command("topic", "create", directory, "%mine", code=2).stderr

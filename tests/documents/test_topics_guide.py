@@ -18,6 +18,7 @@ SAID = {
     "Later": "-1\nb'closed'\n",
     "Reading": "[0, 1, 2] 3\nb'EWR 05:17' UA IAH\nTrue\n",
     "Groups": "[('report', 0)]\n",
+    "Trying again": "[(b'closed', '3', 1)]\n",
     "From Arrow": "2\n",
     "Together with queues": "b'one book'\norder.new 12.5\nTrue\n",
     "Replay": "1 order.new 12.5 ['ada']\n0\n",

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.group_topics import Kind
 from warren.engine.errors import UsageError
 
 #: long enough for some changes, so that a history has several logs
 LOG_BYTES = 3000
+KINDS: tuple[Kind, ...] = ("retry", "dead")
 Change = Callable[[Catalog], object]
 
 
@@ -25,7 +27,7 @@ def changes(seed: int, count: int) -> Iterator[Change]:
     """Changes of every kind, some of many declarations; what one refers to may be gone, then it is refused."""
     rng = random.Random(seed)
     for _ in range(count):
-        kind, name, exchange = rng.randrange(12), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
+        kind, name, exchange = rng.randrange(15), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
         key, type = f"k.{rng.randrange(3)}", rng.choice(["direct", "fanout", "topic", "headers"])
         names = [f"many-{rng.randrange(10**6)}" for _ in range(rng.randrange(1, 60))]
         arguments = rng.choice([{}, {}, {"dead_letter_exchange": ""}, {"expires": 5}, {"auto_delete": True}])
@@ -47,6 +49,13 @@ def changes(seed: int, count: int) -> Iterator[Change]:
             yield lambda c, n=name, ns=names: c.declare_topic(n, queues=len(ns), retention_s=60)
         elif kind == 10:
             yield lambda c, n=name: c.delete_topic(n)
+        elif kind == 11:
+            yield lambda c, n=name, ns=names: c.set_topic(n, len(ns), None)
+        elif kind == 12:
+            of = KINDS[len(names) % 2]
+            yield lambda c, n=name, k=of: c.declare_group_topic(k, n, "g", c.topic(n).id)
+        elif kind == 13:
+            yield lambda c, n=name: c.delete_group_topics(n, "g") or c.topic(n, "it had none")
         else:
             yield lambda c, ns=names: [c.declare_queue(n, workers_n=2) for n in ns]
 

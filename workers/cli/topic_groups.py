@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 
 from warren.engine.errors import UsageError
-from warren.engine.saying import counted, shown
+from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found, moment
 
@@ -72,6 +72,12 @@ def show_lag(directory: str, name: str, group: str, as_json: bool) -> None:
             ]
         )
     output.print_rows([*columns, output.Column("reader")], lines)
+    again, dead = told["retry"], told["dead"]
+    if again is not None:
+        print(f"to be handled again: {counted(again['lag'], 'message')}, {again['delayed']:,} of them later")
+    if dead is not None:
+        tail = command("topic", "tail", directory, dead["topic"])
+        print(f"given up: {counted(dead['messages'], 'message')}; {tail} shows them")
 
 
 @click.command("seek")

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from warren.engine.catalog.group_topics import is_declared
+from warren.engine.catalog.names import GROUP_TOPICS
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_QUEUES_MAX
 from warren.engine.errors import NotYet, UsageError
@@ -160,10 +162,12 @@ def _retention(row: dict[str, Any]) -> str:
 @topic.command("list")
 @DIRECTORY
 @click.argument("pattern", required=False)
+@click.option("--all", "all_of_them", is_flag=True, help="Those, too, that belong to groups: %RETRY%…, %DLQ%….")
 @JSON
-def list_topics(directory: str, pattern: str | None, as_json: bool) -> None:
+def list_topics(directory: str, pattern: str | None, all_of_them: bool, as_json: bool) -> None:
     """List topics with their queues and counts: all, or those whose names match PATTERN (*, ?, [abc]). A name that is
-    not there is an error, a pattern that matches none is not.
+    not there is an error, a pattern that matches none is not. Topics that belong to groups of readers are shown with
+    --all, or when PATTERN begins with %.
 
     `messages` can be read; `appended` counts those, too, that are gone; `delayed` ones are to come later.
     """
@@ -171,6 +175,8 @@ def list_topics(directory: str, pattern: str | None, as_json: bool) -> None:
     rows = _rows(directory, pattern)
     if not rows and pattern is not None and glob.escape(pattern) == pattern:
         raise _not_there(directory, pattern)
+    if not all_of_them and not (pattern or "").startswith(GROUP_TOPICS):
+        rows = [row for row in rows if is_declared(row["name"])]
     if as_json:
         output.print_json(rows)
     elif not rows:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from warren.engine._core import Record
 from warren.engine.errors import Fenced, UsageError
 
 UNKNOWN = -1
@@ -50,11 +49,26 @@ class Place:
         self.begin = self.done = self.given = self.position = self.fetched = offset
         self.kept = UNKNOWN
 
+    def back_to(self, offset: int) -> bool:
+        """A message that was handed out is handed out again, with those behind it; False: it stays as it is, for it is
+        committed.
+        """
+        if not self.kept <= offset < self.given:
+            return False
+        self.position = self.fetched = self.given = offset
+        self.done = min(self.done, offset)
+        return True
+
     def was_committed(self, offset: int) -> None:
         """The group has it now."""
         self.kept = offset
         self.done = max(self.done, offset)
         self.pinned = True
+
+
+def not_handed_out(offset: int, queue: int, more: str) -> UsageError:
+    """What to raise for a message that a reader does not know."""
+    return UsageError(f"offset {offset} of queue {queue} was not handed out by this reader{more}")
 
 
 class Places:
@@ -121,24 +135,26 @@ class Places:
             place.queue: place.position for place in self._all.values() if place.position != place.kept and place.pinned
         }
 
-    def up_to(self, record: Record) -> dict[int, int]:
+    def handed(self, queue: int, offset: int) -> Place:
+        """The queue of a message that was handed out. Raises Fenced and UsageError."""
+        place = self._all.get(queue)
+        if place is not None and place.begin <= offset < place.given:
+            return place
+        if queue in self._had:
+            raise Fenced(
+                f"queue {queue} went to another reader after offset {offset} was handed out: it is handed out again, "
+                "and this call does not count"
+            )
+        raise not_handed_out(
+            offset, queue, "" if place is None else f", which began at {place.begin} and came up to {place.given}"
+        )
+
+    def up_to(self, queue: int, offset: int) -> dict[int, int]:
         """A message that was handed out, and those before it; nothing if that is committed. Raises Fenced and
         UsageError."""
-        if not isinstance(record, Record):
-            raise UsageError(f"commit takes a message that this reader has handed out, not a {type(record).__name__}")
-        place = self._all.get(record.queue)
-        if place is None or not place.begin <= record.offset < place.given:
-            if record.queue in self._had:
-                raise Fenced(
-                    f"queue {record.queue} went to another reader after offset {record.offset} was handed out: it is "
-                    "handed out again, and this commit does not count"
-                )
-            raise UsageError(
-                f"offset {record.offset} of queue {record.queue} was not handed out by this reader"
-                + ("" if place is None else f", which began at {place.begin} and came up to {place.given}")
-            )
-        offset = place.position if record.offset + 1 == place.given else record.offset + 1
-        return {} if offset <= place.kept else {record.queue: offset}
+        place = self.handed(queue, offset)
+        behind = place.position if offset + 1 == place.given else offset + 1
+        return {} if behind <= place.kept else {queue: behind}
 
     def were_committed(self, offsets: Mapping[int, int]) -> None:
         """The group has these."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overlo
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
 from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, checked_conditions
+from warren.engine.catalog.group_topics import is_declared
 from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
 from warren.engine.catalog.topic_bindings import KEY, TAG, checked_source
@@ -619,6 +620,8 @@ class Node:
         checked_flag(create, "create")
         if checked_flag(compacted, "compacted"):
             raise NotYet(f"topic {shown(name)}: compacted comes with a later version; this one keeps all messages")
+        if _is_of_group(name):
+            return self._group_topic(name, (queues, retention_s, retention_bytes) == (None, None, None))
         check_topic_name(name)
         if queues is not None:
             queues = checked_count(queues, f"topic {name!r}: queues", 1, TOPIC_QUEUES_MAX)
@@ -644,6 +647,17 @@ class Node:
             )
             declared = self._client.catalog().topic(name)
         assert declared is not None
+        return Topic(self._client, name, declared.queues)
+
+    def _group_topic(self, name: str, as_it_is: bool) -> Topic:
+        """A topic that belongs to a group of readers."""
+        declared = self._client.catalog().topics.get(name)
+        if declared is None:
+            raise TopicNotFound(
+                f"there is no topic {shown(name)}: a group has it from the first message on that it gives back"
+            )
+        if not as_it_is:
+            raise UsageError(f"topic {name!r} is a group's: it is opened as it is, without queues and retention")
         return Topic(self._client, name, declared.queues)
 
     def bind_topic(
@@ -679,9 +693,10 @@ class Node:
         answer = self._client.control("unbind_topic", **_topic_binding(topic, exchange, routing_key, arguments))
         return bool(answer["removed"])
 
-    def topics(self) -> list[str]:
-        """Names of all declared topics."""
-        return sorted(self._client.catalog().topics)
+    def topics(self, all: bool = False) -> list[str]:
+        """Names of all declared topics; with `all` those, too, that belong to groups of readers (%RETRY%…, %DLQ%…)."""
+        checked_flag(all, "all")
+        return sorted(name for name in self._client.catalog().topics if all or is_declared(name))
 
     def status(self) -> dict[str, Any]:
         """The report of `warren status --json` (docs/operations.md). Raises TimedOut, NodeNotRunning, ClosedError."""
@@ -690,6 +705,10 @@ class Node:
     def ping(self) -> dict[str, Any]:
         """Ask the supervisor whether it answers: {pid, state}."""
         return self._client.control("ping")
+
+
+def _is_of_group(name: object) -> bool:
+    return isinstance(name, str) and not is_declared(name)
 
 
 def _unpickled(place: Place) -> Node:

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from warren.engine._core import AttachmentLost
-from warren.engine.errors import UsageError
+from warren.engine.catalog.group_topics import Kind, name_of
+from warren.engine.errors import InvalidName, TopicNotFound, UsageError
 from warren.engine.saying import shown
 from warren.engine.topics import control
 from warren.workers.client.arguments import checked_count, checked_flag, milliseconds
@@ -52,13 +53,56 @@ def described(reading: TopicReading, group: str) -> dict[str, Any]:
                 "lag": max(0, end - (first if committed < 0 else committed)),
             }
         )
-    lag = sum(row["lag"] for row in queues)
-    return {"name": group, "generation": told.generation, "members": members, "queues": queues, "lag": lag}
+    again, dead = _again(reading, group), _dead(reading, group)
+    lag = sum(row["lag"] for row in queues) + (0 if again is None else again["lag"])
+    named = {"name": group, "generation": told.generation, "members": members, "queues": queues, "lag": lag}
+    return {**named, "retry": again, "dead": dead}
+
+
+def _again(reading: TopicReading, group: str) -> dict[str, Any] | None:
+    """Its retry topic: `topic` (the name), `delayed` (messages that are to come again), `lag` (those, and messages that
+    came and are not committed); None: it has none.
+    """
+    found = _of_group(reading, "retry", group)
+    if found is None:
+        return None
+    request = control.DescribeGroup(found.declared.id, group)
+    try:
+        delayed = found.delayed()  # before the ends of queues: what comes meanwhile counts twice, but is not left out
+        told = _asked(lambda: found.client.ask_topics(request, control.Described))
+        lag = delayed
+        for queue, committed in enumerate(told.offsets):
+            first, end = found.offsets(queue)
+            lag += max(0, end - (first if committed < 0 else committed))
+    except TopicNotFound:  # it was deleted just now
+        return None
+    return {"topic": found.declared.name, "delayed": delayed, "lag": lag}
+
+
+def _dead(reading: TopicReading, group: str) -> dict[str, Any] | None:
+    """The topic of its dead letters: `topic` (the name), `messages`; None: it has none."""
+    found = _of_group(reading, "dead", group)
+    if found is None:
+        return None
+    try:
+        bounds = [found.offsets(queue) for queue in range(found.declared.queues)]
+    except TopicNotFound:
+        return None
+    return {"topic": found.declared.name, "messages": sum(end - first for first, end in bounds)}
+
+
+def _of_group(reading: TopicReading, kind: Kind, group: str) -> TopicReading | None:
+    try:
+        name = name_of(kind, reading.declared.name, group)
+    except InvalidName:  # too long: there is none
+        return None
+    declared = reading.client.catalog().topics.get(name)
+    return None if declared is None else TopicReading(reading.client, declared)
 
 
 def seek(reading: TopicReading, group: str, where: object, queue: int | None, force: bool) -> dict[int, int]:
     """Set what is committed; the new offsets by queue. Raises UsageError."""
-    _name(group)
+    checked_name(group)
     checked_flag(force, "force")
     count = reading.declared.queues
     if queue is not None:
@@ -73,14 +117,20 @@ def seek(reading: TopicReading, group: str, where: object, queue: int | None, fo
 
 
 def delete(reading: TopicReading, group: str) -> None:
-    """Forget a group. Raises UsageError."""
-    _told(reading, group)
+    """Forget a group, then delete its topics: who is killed in between calls it again. Raises UsageError."""
+    try:
+        _told(reading, group)
+    except UsageError:
+        if _of_group(reading, "retry", group) is None and _of_group(reading, "dead", group) is None:
+            raise
     request = control.DeleteGroup(reading.declared.id, group)
     _asked(lambda: reading.client.ask_topics(request, control.Done))
+    reading.client.declare("delete_group_topics", topic=reading.declared.name, group=group)
+    reading.client.router()
 
 
 def _told(reading: TopicReading, group: str) -> control.Described:
-    request = control.DescribeGroup(reading.declared.id, _name(group))
+    request = control.DescribeGroup(reading.declared.id, checked_name(group))
     told = _asked(lambda: reading.client.ask_topics(request, control.Described))
     if not told.members and all(offset < 0 for offset in told.offsets):
         raise UsageError(f"topic {reading.declared.name!r} has no group {shown(group)}: topic.groups() lists them")
@@ -102,7 +152,7 @@ def _offset(reading: TopicReading, queue: int, where: object) -> int:
     return checked_count(where, "where: 'earliest', 'latest', a datetime or an offset;", 0, TIME_MAX)
 
 
-def _name(group: object) -> str:
+def checked_name(group: object) -> str:
     if not isinstance(group, str) or not group:
         raise UsageError(f"a group has a name, not {shown(group)}")
     return group

@@ -3,6 +3,7 @@
     client/group_member.py   what it asks the topic worker, as a member of a group
     faces/topic_reading.py   where messages come from; no server is asked for them
     faces/group_places.py    of each queue, how far it is handed out, done and committed
+    faces/topic_retries.py   messages that the group could not handle, and that come again
 
 A call of the reader synchronises with the group first, if that has changed: what is to be given back is given back
 there, with what is done of it. Then it hands out what was read ahead, or reads of the next queue that has something, in
@@ -21,6 +22,7 @@ Crash points: what was handed out and not committed is handed out again, to whoe
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -43,9 +45,11 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.saying import shown
+from warren.workers.client import retried
 from warren.workers.client.arguments import checked_count, checked_seconds, milliseconds
 from warren.workers.client.group_member import NO_GROUP, Member
-from warren.workers.faces.group_places import Place, Places
+from warren.workers.client.later import later_of
+from warren.workers.faces.group_places import Place, Places, not_handed_out
 from warren.workers.faces.topic_reading import (
     SLICE_S,
     TIME_MAX,
@@ -55,9 +59,11 @@ from warren.workers.faces.topic_reading import (
     checked_tags,
     data_loss,
 )
+from warren.workers.faces.topic_retries import TURN, Retries
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
+    from warren.workers.client.retried import Stands
 
 T = TypeVar("T")
 
@@ -76,6 +82,9 @@ MATCH_S = 0.1
 #: of log that one batch holds at most
 BATCH_BYTES = 1 << 20
 PREFETCH_MAX = 1 << 20
+#: how often a message comes again before it is given up, as in RocketMQ
+RECONSUME_TIMES = 16
+RECONSUME_TIMES_MAX = 10_000
 #: changes of the group that one call follows before it goes on
 CHANGES_MAX = 8
 
@@ -96,9 +105,11 @@ class Reader:
         commit: Commit,
         on_data_loss: str,
         damage: str,
+        max_reconsume_times: int = RECONSUME_TIMES,
         join: bool = True,
+        retries: bool = True,
     ) -> None:
-        """`join`: now; else with the first call."""
+        """`join`: now; else with the first call. `retries`: of a group, it reads its retry topic, too."""
         self.topic = topic  #: its name
         self.group = group
         self.skipped = 0  #: messages that were gone before they were read (on_data_loss="skip")
@@ -119,8 +130,12 @@ class Reader:
         self._client = client
         self._tags = tags
         self._auto = commit == "auto" and group is not None
+        self._on_data_loss = on_data_loss
         self._skips = on_data_loss == "skip"
         self._damage = damage
+        self._max_times = checked_count(max_reconsume_times, "max_reconsume_times", 0, RECONSUME_TIMES_MAX)
+        self._with_retries = retries and group is not None
+        self._retries: Retries | None = None
         self._pid = os.getpid()
         self._busy = threading.Lock()
         self._inside = 0  # the thread
@@ -130,6 +145,7 @@ class Reader:
         self._places = Places()
         self._batch: deque[Record] = deque()  #: read ahead, of the queue of …
         self._current: Place | None = None
+        self._again: list[Record] = []  #: that come again: what this call hands out
         self._handed: list[Place] = []  #: by the last call that asked for messages
         self._look_at = self._commit_at = 0.0
         if join:
@@ -159,8 +175,8 @@ class Reader:
         """
         self._go_in()
         try:
-            if self._ready(timeout):
-                return self._hand_one()
+            if self._ready(timeout, 1):
+                return self._again.pop() if self._again else self._hand_one()
         finally:
             self._come_out()
         raise QueueEmpty(no_message(self, timeout))
@@ -172,8 +188,11 @@ class Reader:
         most = checked_count(max, "max", 1, PREFETCH_MAX)
         self._go_in()
         try:
-            if not self._ready(timeout):
+            if not self._ready(timeout, most):
                 return []
+            if self._again:
+                again, self._again = self._again, []
+                return again
             found: list[Record] = []
             while True:
                 self._hand(found, most - len(found))
@@ -194,13 +213,26 @@ class Reader:
                 raise StopIteration from None
             raise
 
-    def _ready(self, timeout: float | None) -> bool:
-        """Have a message to hand out; False: none came in time."""
+    def _ready(self, timeout: float | None, most: int) -> bool:
+        """Have a message to hand out, or up to `most` that come again in `_again`; False: none came in time."""
         self._finish()
+        if self._retries is not None and self._take_again(most):
+            return True
         if self._batch and time.monotonic() < self._look_at and not self._changed():
             return True
         checked_seconds(timeout)
-        return self._within(lambda: self._wait(timeout))
+        left, deadline = timeout, None if timeout is None else time.monotonic() + timeout
+        while self._within(functools.partial(self._wait, left)):
+            if self._take_again(most) or self._batch:
+                return True
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return False
+
+    def _take_again(self, most: int) -> bool:
+        """Messages that come again, if it is their turn."""
+        if self._retries is not None and self._retries.has_turn:
+            self._again = self._retries.take(most)
+        return bool(self._again)
 
     def _wait(self, timeout: float | None) -> bool:
         began = time.monotonic()
@@ -209,7 +241,7 @@ class Reader:
             self._look(deadline)
             if self._auto:
                 self._places.take_lost()  # who asks for more does not ask for these
-            if self._batch:
+            if (self._retries is not None and self._again_has_turn(self._retries)) or self._batch:
                 return True
             now = time.monotonic()
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - now)
@@ -220,6 +252,21 @@ class Reader:
             if deadline is not None and time.monotonic() >= (deadline if not came else max(deadline, began + MATCH_S)):
                 return False
             self._topic_reading().check_served()
+
+    def _again_has_turn(self, retries: Retries) -> bool:
+        """Whether messages that come again are to be handed out next: in turns with others."""
+        if retries.rests():
+            if not self._batch:
+                self._fetch(0.0)
+            if self._batch:
+                return False
+        try:
+            return retries.prepare()
+        finally:
+            skipped, damaged, fenced = retries.counted()
+            self.skipped += skipped
+            self.damaged += damaged
+            self.fenced += fenced
 
     def _more(self) -> bool:
         """Without waiting: of what is there, the next batch. What is wrong there says the next call: messages that were
@@ -257,6 +304,8 @@ class Reader:
         for place in self._handed:
             place.done = place.position
         self._handed.clear()
+        if self._retries is not None:
+            self._retries.finish()
 
     def _drop_batch(self, place: Place) -> None:
         """What was read ahead of a queue is not handed out."""
@@ -343,6 +392,11 @@ class Reader:
             self._reading = TopicReading(self._client, declared)
             if self.group is not None:
                 self._member = Member(self._client, declared.id, self.group)
+                if self._with_retries:
+                    commit: Commit = "auto" if self._auto else "manual"
+                    told = (self.group, commit, self._on_data_loss, self._damage)
+                    make = functools.partial(_Again, self._client, *told)
+                    self._retries = Retries(self._client, declared, self.group, make, self._max_times)
             else:
                 for queue in range(declared.queues):
                     begin = self._offset_of(queue, self._start)
@@ -450,13 +504,36 @@ class Reader:
             raise UsageError("this reader has no group, and keeps nothing: give topic.reader(group=…) a name")
         checked_seconds(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._calling(lambda: self._commit(record, deadline))
+        if record is None:
+            self._calling(lambda: self._commit_all(deadline))
+            return
+        at = retried.stands(_checked_record(record, "commit"))
+        self._calling(lambda: self._commit_one(at, deadline))
 
-    def _commit(self, record: Record | None, deadline: float | None) -> None:
+    def _commit_all(self, deadline: float | None) -> None:
+        try:
+            self._commit(None, deadline)
+        finally:
+            if self._retries is not None:
+                self._retries.commit(None, deadline)
+
+    def _commit_one(self, at: Stands, deadline: float | None) -> None:
+        if at.again:
+            self._again_of(at).commit(at, deadline)
+        else:
+            self._commit((at.queue, at.offset), deadline)
+
+    def _again_of(self, at: Stands) -> Retries:
+        if self._retries is None:
+            raise not_handed_out(at.offset, at.queue, ", which has no messages that come again")
+        return self._retries
+
+    def _commit(self, at: tuple[int, int] | None, deadline: float | None) -> None:
+        """All that was handed out, or up to the message at this queue and offset."""
         lost: list[int] = []
         while True:
-            wanted = self._places.handed_out() if record is None else self._places.up_to(record)
-            lost += self._places.take_lost() if record is None else []
+            wanted = self._places.handed_out() if at is None else self._places.up_to(*at)
+            lost += self._places.take_lost() if at is None else []
             member = self._member
             if member is None:
                 return  # of a topic that was deleted: nothing was handed out since
@@ -476,6 +553,52 @@ class Reader:
                 "this commit, who get again what was not committed; the rest is committed, and get() goes on with what "
                 "this reader has"
             )
+
+    def retry(self, record: Record, delay: float | None = None, timeout: float | None = None) -> None:
+        """Give a message that was handed out to the group again, later: to any of its readers, with `reconsume_times`
+        one higher. It comes after `delay` seconds (up to 3 days), else after 10 s, 30 s, 1 min … 2 h, as RocketMQ has
+        it, by how often it was tried. After `max_reconsume_times` it lies among the group's dead letters instead
+        (`topic.dead_letters(group)`).
+
+        When this returns that is durable, and the message is done as any other: with commit="auto" when the next one is
+        asked for, else when commit() says so. If it raises, the message is handed out again, with those behind it in
+        its queue that are not committed. Raises Fenced (it is another reader's by now, who gets it again), UsageError
+        (no group; a message that it has not handed out), MessageTooLarge (no room for what is told of it), InvalidName
+        (group and topic have too long names), TimedOut (after `timeout` seconds, else call_timeout), PeerLost,
+        LimitError, DiskFull, SyncFailed, TopicNotFound, ClosedError.
+        """
+        if self.group is None:
+            raise UsageError("this reader has no group to which a message could come again: give topic.reader(group=…)")
+        _checked_record(record, "retry")
+        checked_seconds(timeout)
+        if delay is not None:
+            later_of(delay, None, None)
+        limit = self._client.call_timeout if timeout is None else timeout
+        deadline = None if limit is None else time.monotonic() + limit
+        self._calling(lambda: self._retry(record, delay, deadline))
+
+    def _retry(self, record: Record, delay: float | None, deadline: float | None) -> None:
+        at = retried.stands(record)
+        self._open()
+        retries = self._again_of(at)
+        if at.again:
+            retries.check(at)
+        else:
+            self._places.handed(at.queue, at.offset)
+        try:
+            retries.append(record, at, delay, deadline)
+        except BaseException:
+            if at.again:
+                retries.put_back(at)
+            else:
+                self._put_back(at.queue, at.offset)
+            raise
+
+    def _put_back(self, queue: int, offset: int) -> None:
+        """A message that was handed out is handed out again."""
+        place = self._places.get(queue)
+        if place is not None and place.back_to(offset):
+            self._drop_batch(place)
 
     def seek(self, queue: int, where: int | Start, timeout: float | None = None) -> None:
         """Go on at another place of one of its queues: an offset, a datetime (the first message stored then or later),
@@ -552,6 +675,7 @@ class Reader:
             return
         self._closed = True
         member, self._member = self._member, None
+        retries, self._retries = self._retries, None
         due = self._places.done() if self._auto else {}
         self._forget()
         if member is None or self._client.closed:
@@ -564,6 +688,8 @@ class Reader:
             pass  # deleted, or the node has ended: there is nothing to leave
         finally:
             member.forget()
+            if retries is not None:
+                retries.close(deadline)
 
     def __enter__(self) -> Self:
         return self
@@ -588,7 +714,8 @@ class Reader:
         """It is a reader of no topic."""
         if self._member is not None:
             self._member.forget()
-        self._reading, self._member = None, None
+        self._reading, self._member, self._retries = None, None, None
+        self._again = []
         self._places = Places()
         self._batch.clear()
         self._current = None
@@ -637,6 +764,53 @@ class Reader:
             raise
 
 
+class _Again:
+    """A reader of a group's retry topic, inside of one of the group's readers (faces/topic_retries.py)."""
+
+    def __init__(self, client: Client, group: str, commit: Commit, on_data_loss: str, damage: str, topic: str) -> None:
+        # No tags: what was handed out comes again, whatever its tag.
+        self._reader = Reader(
+            client, topic, group, "earliest", None, TURN, commit, on_data_loss, damage, join=False, retries=False
+        )
+
+    def prepare(self) -> bool:
+        return prepare(self._reader)
+
+    def take(self, most: int) -> list[Record]:
+        return take_ready(self._reader, most, False)
+
+    def finish(self) -> None:
+        self._reader._finish()
+
+    def commit(self, at: tuple[int, int] | None, deadline: float | None) -> None:
+        self._reader._calling(lambda: self._reader._commit(at, deadline))
+
+    def check(self, queue: int, offset: int) -> None:
+        self._reader._places.handed(queue, offset)
+
+    def put_back(self, queue: int, offset: int) -> None:
+        self._reader._put_back(queue, offset)
+
+    def go_on(self, queue: int, offset: int) -> None:
+        place = self._reader._places.get(queue)
+        if place is not None:
+            self._reader._drop_batch(place)
+            self._reader._pass(place, offset)
+
+    def counted(self) -> tuple[int, int, int]:
+        reader = self._reader
+        found = reader.skipped, reader.damaged, reader.fenced
+        reader.skipped = reader.damaged = reader.fenced = 0
+        return found
+
+    def close(self, timeout: float | None) -> None:
+        self._reader.close(timeout)
+
+    def forget(self) -> None:
+        self._reader._closed = True
+        self._reader._forget()
+
+
 # -- for other faces ------------------------------------------------------------------------------------------------
 
 
@@ -664,7 +838,10 @@ def take_ready(reader: Reader, most: int, sure: bool) -> list[Record]:
         return []  # the call of a task that was cancelled
     try:
         reader._finish()
-        found: list[Record] = []
+        if reader._take_again(most):
+            found, reader._again = reader._again, []
+            return found
+        found = []
         if reader._batch and not reader._changed() and (sure or time.monotonic() < reader._look_at):
             reader._hand(found, most)
         return found
@@ -682,6 +859,12 @@ def _after(deadline: float | None, now: float | None = None) -> float | None:
     if deadline is None:
         return None
     return max(deadline, (time.monotonic() if now is None else now) + ANSWER_S)
+
+
+def _checked_record(record: object, call: str) -> Record:
+    if not isinstance(record, Record):
+        raise UsageError(f"{call} takes a message that this reader has handed out, not a {type(record).__name__}")
+    return record
 
 
 def _checked_start(start: object, what: str) -> Start:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Position, Record
-from warren.engine.catalog.topics import checked
+from warren.engine.catalog import group_topics
+from warren.engine.catalog.topics import checked_retention
 from warren.engine.errors import NotYet, TimedOut, TopicNotFound
+from warren.engine.saying import shown
 from warren.workers.client.arguments import level_of, listed
 from warren.workers.client.later import When, later_of
 from warren.workers.client.publish import Body, Durability
@@ -23,7 +25,7 @@ from warren.workers.faces import topic_groups
 from warren.workers.faces.queues import Queue, time_left
 from warren.workers.faces.replay import Plan, Replay, Replayed, Where
 from warren.workers.faces.topic_holds import Hold
-from warren.workers.faces.topic_reader import Commit, Reader, Start
+from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Reader, Start
 from warren.workers.faces.topic_reading import ReadResult, TopicReading
 
 if TYPE_CHECKING:
@@ -439,6 +441,7 @@ class Topic:
         on_data_loss: Literal["error", "skip"] = "error",
         *,
         damage: Literal["error", "skip"] = "error",
+        max_reconsume_times: int = RECONSUME_TIMES,
     ) -> Reader:
         """A reader of all queues, one message after the other: an iterator, and a context manager. The readers with the
         same `group` share the queues, and what they commit is kept; without one it reads all, and keeps nothing.
@@ -447,11 +450,13 @@ class Topic:
         since 1970). `tags`: only messages with this tag, or one of several. `prefetch`: messages that are read ahead at
         most. `commit`: "auto" commits, several times a second and at the end, those before the last that was asked for;
         "manual" what `reader.commit()` says. `on_data_loss`: messages were gone before they were read: raise DataLoss,
-        or "skip" them and count them (`reader.skipped`). `damage`: as of `read`.
+        or "skip" them and count them (`reader.skipped`). `damage`: as of `read`. `max_reconsume_times`: so often a
+        message comes again that this reader gives back with `reader.retry`, before it is a dead letter.
 
         Raises TopicNotFound, UsageError, TimedOut, PeerLost, ClosedError.
         """
-        return Reader(self._client, self.name, group, start, tags, prefetch, commit, on_data_loss, damage)
+        told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
+        return Reader(self._client, self.name, *told)
 
     def groups(self) -> list[dict[str, Any]]:
         """Its groups of readers: `name`, `members` (how many), `lag` (messages that are not committed). Raises
@@ -482,9 +487,20 @@ class Topic:
         """
         return self._ask(topic_groups.seek, group, where, queue, force)
 
+    def dead_letters(self, group: str) -> Topic:
+        """The topic of the messages that a group has given up (`reader.retry`), which is read as any topic: each has
+        the properties that it had, and DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_QUEUE, DLQ_ORIGIN_OFFSET and DLQ_ORIGIN_MESSAGE_ID.
+        Raises TopicNotFound: there are none.
+        """
+        name = group_topics.name_of("dead", self.name, topic_groups.checked_name(group))
+        declared = self._client.catalog().topics.get(name)
+        if declared is None:
+            raise TopicNotFound(f"group {shown(group)} has no dead letters: there is no topic {name!r}")
+        return Topic(self._client, name, declared.queues)
+
     def delete_group(self, group: str) -> None:
-        """Forget a group and what it has committed. Raises UsageError (it has members; there is none of that name), and
-        as `groups`.
+        """Forget a group and what it has committed, with its messages that would come again and its dead letters.
+        Raises UsageError (it has members; there is none of that name), and as `groups`.
         """
         return self._ask(topic_groups.delete, group)
 
@@ -500,7 +516,7 @@ class Topic:
         """
         given = {"retention_s": retention_s, "retention_bytes": retention_bytes}
         told = {name: value for name, value in given.items() if value != "keep"}
-        checked(1, self.name, 1, told.get("retention_s"), told.get("retention_bytes"), False)  # type: ignore[arg-type]
+        checked_retention(self.name, told.get("retention_s"), told.get("retention_bytes"))  # type: ignore[arg-type]
         self._client.declare("set_topic", name=self.name, **told)
         self._client.router()
 
@@ -557,8 +573,9 @@ class Topic:
         }
 
     def delete(self) -> None:
-        """Delete the topic with its messages: nobody finds them any more, also in a new topic of that name. Raises
-        TopicNotFound."""
+        """Delete the topic with its messages, and what its groups have of them: nobody finds them any more, also in a
+        new topic of that name. Raises TopicNotFound.
+        """
         self._client.declare("delete_topic", name=self.name)
         self._client.router()
 
@@ -592,9 +609,11 @@ def reader_of(
     commit: Commit,
     on_data_loss: str,
     damage: str,
+    max_reconsume_times: int,
 ) -> Reader:
     """A reader as `topic.reader` makes it, which joins its group with its first call."""
-    return Reader(topic._client, topic.name, group, start, tags, prefetch, commit, on_data_loss, damage, join=False)
+    told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
+    return Reader(topic._client, topic.name, *told, join=False)
 
 
 def turn_of(topic: Topic) -> int:

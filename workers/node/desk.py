@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from warren.engine.catalog import group_topics
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.topic_bindings import TopicBinding
@@ -96,6 +97,8 @@ class Desk:
             requests.DeclareTopic: self.declare_topic,
             requests.SetTopic: self.set_topic,
             requests.DeleteTopic: self.delete_topic,
+            requests.DeclareGroupTopic: self.declare_group_topic,
+            requests.DeleteGroupTopics: self.delete_group_topics,
         }
 
     # -- queues -------------------------------------------------------------------------------------------------
@@ -340,6 +343,19 @@ class Desk:
 
     def delete_topic(self, asked: requests.DeleteTopic) -> dict[str, Any]:
         return self._change("topic", lambda catalog: catalog.delete_topic(asked.name))
+
+    def declare_group_topic(self, asked: requests.DeclareGroupTopic) -> Later:
+        until = time.monotonic() + asked.within
+        name = group_topics.name_of(asked.kind, asked.topic, asked.group)
+        self._topics.refuse(name)
+
+        def declare(catalog: Catalog) -> TopicDeclaration:
+            return catalog.declare_group_topic(asked.kind, asked.topic, asked.group, asked.id)
+
+        return self._topics.awaited(name, until, self._change("topic", declare))
+
+    def delete_group_topics(self, asked: requests.DeleteGroupTopics) -> dict[str, Any]:
+        return self._change("topics", lambda catalog: catalog.delete_group_topics(asked.topic, asked.group))
 
     # -- the change itself --------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from warren.engine.catalog.group_topics import Owner, owner_of
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
 from warren.ipc import names, region
@@ -28,17 +29,32 @@ def of_topics(
     """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `groups`: the
     snapshot of what groups have committed.
     """
+    topics = list(topics)
     found = [topic for topic in topics if matches is None or matches(topic.name)]
     bounds: dict[tuple[int, int], tuple[int, int]] = {}
     counts = _counts(superblock, bounds) if found else {}
     if most is not None:
         found = sorted(found, key=lambda item: (-counts.get(item.id, _NONE)[0], item.name))[:most]
-    queues = {item.id: item.queues for item in found}
+    owners = {item.id: owner for item in topics if (owner := owner_of(item.name)) and owner.kind == "retry"}
+    queues = {item.id: item.queues for item in topics if item.id in owners} | {item.id: item.queues for item in found}
     lags = group_status.lags(groups, superblock.node_id, bounds, queues) if groups is not None and bounds else {}
+    _add_retries(owners, {item.name: item.id for item in found}, counts, lags)
     return [
         _row(item, counts.get(item.id, _NONE), lags.get(item.id, []))
         for item in sorted(found, key=lambda item: item.name)
     ]
+
+
+def _add_retries(
+    owners: dict[int, Owner], ids: dict[str, int], counts: dict[int, _Counts], lags: dict[int, list[dict[str, Any]]]
+) -> None:
+    """A group's lag has its messages that come again: those that are to come, and those that are not committed."""
+    for id, owner in owners.items():
+        kept, _appended, _bytes, delayed = counts.get(id, _NONE)
+        lag = next((group["lag"] for group in lags.get(id, []) if group["name"] == owner.group), kept)
+        for group in lags.get(ids.get(owner.topic, 0), []):
+            if group["name"] == owner.group:
+                group["lag"] += lag + delayed
 
 
 def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from warren.engine.catalog.group_topics import Kind
 from warren.engine.catalog.topic_bindings import KEY, TAG
 
 
@@ -248,6 +249,28 @@ class DeleteTopic(Request, tag="delete_topic"):
 
     repeatable: ClassVar[bool] = False
     name: str
+    client: int = 0
+
+
+class DeclareGroupTopic(Request, tag="declare_group_topic"):
+    """{topic: declaration, created, version}, when its worker serves it: the topic of a group of readers of the topic
+    with this name and id. As DeclareTopic.
+    """
+
+    waits: ClassVar[bool] = True
+    kind: Kind
+    topic: str
+    group: str
+    id: int
+    within: float = 20.0
+    client: int = 0
+
+
+class DeleteGroupTopics(Request, tag="delete_group_topics"):
+    """{topics: their names, created, version}: the topics of a group, as many as there are."""
+
+    topic: str
+    group: str
     client: int = 0
 
 

@@ -464,9 +464,9 @@ class Node:
         name = topic.name if isinstance(topic, Topic) else topic
         return await self._loop.do(self._node.unbind_topic, name, exchange, routing_key, arguments)
 
-    async def topics(self) -> list[str]:
-        """Names of all declared topics."""
-        return await self._loop.do(self._node.topics)
+    async def topics(self, all: bool = False) -> list[str]:
+        """Names of all declared topics: as warren.Node.topics."""
+        return await self._loop.do(self._node.topics, all)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -149,6 +149,10 @@ class Reader:
         """Commit what was handed out, or up to a message: as warren.Reader.commit."""
         await self._do(self._reader.commit, record, timeout)
 
+    async def retry(self, record: Record, delay: float | None = None, timeout: float | None = None) -> None:
+        """Give a message to the group again, later: as warren.Reader.retry."""
+        await self._do(self._reader.retry, record, delay, timeout)
+
     async def seek(self, queue: int, where: int | Start, timeout: float | None = None) -> None:
         """Go on at another place of a queue: as warren.Reader.seek."""
         await self._do(self._reader.seek, queue, where, timeout)

@@ -27,7 +27,7 @@ from warren.workers.faces.aio.queue import Queue
 from warren.workers.faces.aio.reader import Reader
 from warren.workers.faces.replay import Replayed, Where
 from warren.workers.faces.topic_holds import Hold
-from warren.workers.faces.topic_reader import Commit, Start
+from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
 from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, reader_of, turn_of
 
@@ -419,10 +419,12 @@ class Topic:
         on_data_loss: Literal["error", "skip"] = "error",
         *,
         damage: Literal["error", "skip"] = "error",
+        max_reconsume_times: int = RECONSUME_TIMES,
     ) -> Reader:
         """A reader of all queues, or a member of a group: as warren.Topic.reader. Use it with `async with`."""
         self._loop.enter()
-        return Reader(self._loop, reader_of(self._topic, group, start, tags, prefetch, commit, on_data_loss, damage))
+        told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
+        return Reader(self._loop, reader_of(self._topic, *told))
 
     async def groups(self) -> list[dict[str, Any]]:
         """Its groups of readers: as warren.Topic.groups."""
@@ -442,6 +444,10 @@ class Topic:
     ) -> dict[int, int]:
         """Set what a group has committed: as warren.Topic.seek_group."""
         return await self._loop.do(self._topic.seek_group, group, where, queue, force=force)
+
+    async def dead_letters(self, group: str) -> Topic:
+        """The topic of what a group has given up: as warren.Topic.dead_letters."""
+        return Topic(self._loop, await self._loop.do(self._topic.dead_letters, group))
 
     async def delete_group(self, group: str) -> None:
         """Forget a group: as warren.Topic.delete_group."""
