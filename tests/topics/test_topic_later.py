@@ -30,6 +30,8 @@ from support import topic_tables
 from support.small_disk import Disk
 from support.topic_probe import OK, SERVER, Appender, Life, Topic, TopicNode
 
+#: between two messages of a program that appends until it is killed: some thousand are enough
+PACE_S = 0.0003
 TRIES = int(os.environ.get("WARREN_TOPIC_KILLS", "12"))
 FULL = PROTOCOL["RESULT_FULL"]
 LONG_MS = 3_600_000
@@ -165,6 +167,7 @@ def test_killed_at_any_instant_each_comes_once(node: TopicNode, seed: int) -> No
         pid = node.child()
         until = time.monotonic() + chance.random() * 0.4
         while time.monotonic() < until:
+            time.sleep(PACE_S)
             if len(sent) - appender.get("head") < 300:
                 body, properties = b"%d:" % len(sent) + b"x" * chance.randrange(300), {"KEYS": f"k{len(sent)}"}
                 queue = chance.randrange(2)
@@ -189,6 +192,7 @@ def test_killed_at_each_point_each_comes_once(
     node.superblock.arm_crash(point, times)
     pid = node.child()
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        time.sleep(PACE_S)
         if len(sent) - appender.get("head") < 100:
             body = b"%d" % len(sent)
             appender.append_later(1, len(sent) % 2, body, len(sent) % 20, {})
