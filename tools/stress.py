@@ -8,7 +8,8 @@ before its ack. Both write to files of their own, outside of Warren. At the end,
     foreign   received and never sent, or with a wrong body: must be 0
 
 What was sent and not confirmed (its producer was killed) may or may not be there. A message may come again, marked,
-when its consumer was killed between receiving and acking. The same --seed gives the same order of kills.
+when its consumer was killed between receiving and acking. The same --seed gives the same order of kills. With --topic
+it is a topic and a group of readers: stress_topic.py.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ import msgspec
 import numpy as np
 
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, PeerLost, TimedOut, UsageError
+from warren.tools import stress_topic
 from warren.workers.process import interpreter
 
 QUEUE = "stress"
 TARGETS = ("producer", "consumer", "store", "worker", "supervisor")
+TOPIC_TARGETS = ("producer", "consumer", "topics", "supervisor")
+#: roles of processes as `status` names them
+ROLES = {"store": "store", "worker": "queue_worker", "topics": "topic_worker", "supervisor": "supervisor"}
 #: producer, incarnation, number: the first bytes of a body; the rest repeats them
 BODY = struct.Struct("<IIQ")
 #: confirmed: producer, incarnation, first number, how many, how long the call took
@@ -58,6 +63,14 @@ def body_of(producer: int, incarnation: int, number: int, size: int) -> bytes:
     """The body of a message: every byte of it is known from its first sixteen."""
     head = BODY.pack(producer, incarnation, number)
     return (head * (size // BODY.size + 1))[: max(size, BODY.size)]
+
+
+def known(body: bytes, size: int) -> tuple[tuple[int, int, int], bool]:
+    """(producer, incarnation, number) of a body, and whether it is what that producer sent."""
+    if len(body) < BODY.size:
+        return (0, 0, 0), False
+    head = BODY.unpack_from(body)
+    return head, body == body_of(*head, size)
 
 
 # ---- the processes under fire ---------------------------------------------------------------------------------------
@@ -86,35 +99,50 @@ def _producer(options: argparse.Namespace) -> int:
     log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     number = 0
     with _attached(options.directory, f"stress-producer-{options.index}") as node:
-        queue = node.queue(QUEUE, durable=options.durability != "none")
+        target = stress_topic.opened(node, options) if options.topic else _queue(node, options)
         batches = 0
         while not stopping and (not options.messages or number < options.messages):
             batches += 1
             if batches % BACKLOG_LOOK == 0:
                 with contextlib.suppress(PeerLost, TimedOut):
-                    while not stopping and queue.depth() > options.backlog_max:
+                    while not stopping and _behind(target, options) > options.backlog_max:
                         time.sleep(RETRY_S)
             batch = [
                 body_of(options.index, options.incarnation, number + i, options.size) for i in range(options.batch)
             ]
-            began = time.monotonic()
-            try:
-                queue.put_many(batch, durability=options.durability, timeout=CALL_TIMEOUT_S)
-            except (PeerLost, TimedOut):  # not known whether it is there: it counts as not confirmed
-                number += len(batch)
-                continue
-            took = min(0xFFFF_FFFF, int((time.monotonic() - began) * 1e6))
-            row = np.array([(options.index, options.incarnation, number, len(batch), took)], CONFIRMED)
-            os.write(log, row.tobytes())
+            with contextlib.suppress(PeerLost, TimedOut):  # not known whether it is there: it counts as not confirmed
+                send = stress_topic.append if options.topic else _put
+                send(target, batch, options, number, log, CALL_TIMEOUT_S)
             number += len(batch)
     return 0
+
+
+def _queue(node: Any, options: argparse.Namespace) -> Any:
+    return node.queue(QUEUE, durable=options.durability != "none")
+
+
+def _behind(target: Any, options: argparse.Namespace) -> int:
+    """How many messages the consumers have before them."""
+    return (stress_topic.lag(target) or 0) if options.topic else target.depth()
+
+
+def _put(queue: Any, batch: list[bytes], options: argparse.Namespace, number: int, log: int, timeout: float) -> None:
+    """One call of a producer, and what was confirmed to it. Raises PeerLost, TimedOut."""
+    began = time.monotonic()
+    queue.put_many(batch, durability=options.durability, timeout=timeout)
+    took = min(0xFFFF_FFFF, int((time.monotonic() - began) * 1e6))
+    row = np.array([(options.index, options.incarnation, number, len(batch), took)], CONFIRMED)
+    os.write(log, row.tobytes())
 
 
 def _consumer(options: argparse.Namespace) -> int:
     stopping = _stop_flag()
     log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with _attached(options.directory, f"stress-consumer-{options.index}") as node:
-        queue = node.queue(QUEUE, durable=options.durability != "none")
+        if options.topic:
+            stress_topic.consume(stress_topic.opened(node, options), options, log, stopping, known)
+            return 0
+        queue = _queue(node, options)
         while not stopping:
             try:
                 messages = queue.get_many(options.batch, timeout=0.2)
@@ -124,9 +152,8 @@ def _consumer(options: argparse.Namespace) -> int:
                 continue
             rows = np.empty(len(messages), RECEIVED)
             for i, message in enumerate(messages):
-                body = bytes(message.body)
-                head = BODY.unpack_from(body)
-                rows[i] = (*head, message.redelivered, body == body_of(head[0], head[1], head[2], options.size))
+                head, whole = known(bytes(message.body), options.size)
+                rows[i] = (*head, message.redelivered, whole)
             os.write(log, rows.tobytes())
             queue.ack(messages)
     return 0
@@ -202,6 +229,8 @@ class Campaign:
         ]
         command += [f"--backlog-max={options.backlog_max}", f"--batch={options.batch}"]
         command += [f"--durability={options.durability}", f"--messages={options.messages}"]
+        if options.topic:
+            command += ["--topic", f"--queues={options.queues}"]
         with open(self.logs / f"{place.kind}-{place.index}.log", "ab") as errors:
             place.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=interpreter.environment()
@@ -228,11 +257,10 @@ class Campaign:
         """Kill one process of a random kind, if one is there."""
         kind = self.random.choice(self.options.kill)
         pids = [place.process.pid for place in self.places if place.kind == kind and place.process and not place.done]
-        if kind in ("store", "worker", "supervisor"):
-            role = {"worker": "queue_worker"}.get(kind, kind)
+        if kind in ROLES:
             with contextlib.suppress(Error):
                 status = self.call("status")
-                pids = [item["pid"] for item in status["processes"] if item["role"] == role and item["pid"]]
+                pids = [item["pid"] for item in status["processes"] if item["role"] == ROLES[kind] and item["pid"]]
         if pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.random.choice(pids), signal.SIGKILL)
@@ -248,14 +276,24 @@ class Campaign:
     def restarts(self) -> dict[str, int]:
         """How often servers were started again, by kind."""
         found: dict[str, int] = {}
+        kinds = {role: kind for kind, role in ROLES.items()}
         for item in self.call("status")["processes"]:
-            kind = {"queue_worker": "worker"}.get(item["role"], item["role"])
+            kind = kinds.get(item["role"], item["role"])
             found[kind] = found.get(kind, 0) + item["restarts"]
         return found
 
-    def depth(self) -> int:
-        """Messages in the queue, ready and unacked."""
-        return sum(item["ready"] + item["unacked"] for item in self.call("status")["queues"] if item["name"] == QUEUE)
+    def left(self) -> int | None:
+        """Messages in the queue, ready and unacked, or those of the topic that the group has not committed; None: not
+        known at this moment.
+        """
+        if not self.options.topic:
+            queues = self.call("status")["queues"]
+            return sum(item["ready"] + item["unacked"] for item in queues if item["name"] == QUEUE)
+        try:
+            with _attached(str(self.directory), "stress") as node:
+                return stress_topic.lag(stress_topic.opened(node, self.options))
+        except (PeerLost, TimedOut):
+            return None
 
     def end(self, kind: str) -> None:
         """Let the producers or consumers finish what they do."""
@@ -326,7 +364,8 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
     """
     run = Campaign(options, directory, logs)
     began = time.monotonic()
-    run.call("declare_queue", name=QUEUE, durable=options.durability != "none")
+    with _attached(str(directory), "stress") as node:
+        stress_topic.opened(node, options) if options.topic else _queue(node, options)
     before = run.restarts()
     try:
         for place in run.places:
@@ -346,14 +385,14 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
             time.sleep(0.02)
         run.end("producer")
         deadline = time.monotonic() + options.drain_timeout
-        while (depth := run.depth()) > 0:
+        while (left := run.left()) != 0:
             run.look_after()
+            known_left = "not known how many" if left is None else f"{left:,}"
             if time.monotonic() > deadline:
-                raise TimedOut(
-                    f"{depth} messages are still in the queue after {options.drain_timeout:g} s (--drain-timeout)"
-                )
+                what = "not committed by the group" if options.topic else "still in the queue"
+                raise TimedOut(f"{known_left} messages are {what} after {options.drain_timeout:g} s (--drain-timeout)")
             if progress is not None:
-                progress(f"draining, {depth:,} left", time.monotonic() - began, run.kills)
+                progress(f"draining, {known_left} left", time.monotonic() - began, run.kills)
             time.sleep(0.05)
         run.end("consumer")
         for kind, count in run.restarts().items():
@@ -364,9 +403,15 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
     finally:
         run.kill_all()
     verdict = Verdict(options.seed, round(time.monotonic() - began, 2), kills=run.kills, failures=run.failures)
-    judge(run.logs_of("producer", CONFIRMED), run.logs_of("consumer", RECEIVED), verdict)
+    if options.topic:
+        confirmed, received = run.logs_of("producer", stress_topic.APPENDED), run.logs_of("consumer", stress_topic.READ)
+        stress_topic.judge(confirmed, received, verdict)
+    else:
+        judge(run.logs_of("producer", CONFIRMED), run.logs_of("consumer", RECEIVED), verdict)
     if not verdict.confirmed:
-        verdict.failures.append("nothing was confirmed, so nothing is proven: kill less often (--kill-every)")
+        verdict.failures.append(
+            "nothing was confirmed, so nothing is proven: run for longer (--seconds), or kill less often (--kill-every)"
+        )
     return verdict
 
 
@@ -375,6 +420,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="warren stress", description="Kill processes at random, and count every message."
     )
     parser.add_argument("--dir", metavar="DIR", help="use the node of DIR, which runs (default: a temporary one)")
+    parser.add_argument("--topic", action="store_true", help="a topic, and a group of readers, instead of a queue")
+    parser.add_argument("--queues", type=int, default=4, metavar="N", help="queues of the topic (4)")
     parser.add_argument("--producers", type=int, default=2, metavar="N", help="producer processes (2)")
     parser.add_argument("--consumers", type=int, default=2, metavar="N", help="consumer processes (2)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to produce (10)")
@@ -388,7 +435,8 @@ def _parser() -> argparse.ArgumentParser:
         "--kill",
         default="",
         metavar="WHAT,…",
-        help=f"what to kill: any of {','.join(TARGETS)}, or all; default: nothing",
+        help=f"what to kill: any of {','.join(TARGETS)}, or with --topic of {','.join(TOPIC_TARGETS)}, or all; "
+        "default: nothing",
     )
     parser.add_argument(
         "--kill-every",
@@ -414,15 +462,18 @@ def _parser() -> argparse.ArgumentParser:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = _parser().parse_args(arguments)
     wanted = [word for word in options.kill.split(",") if word]
-    options.kill = list(TARGETS) if wanted == ["all"] else wanted
+    targets = TOPIC_TARGETS if options.topic else TARGETS
+    options.kill = list(targets) if wanted == ["all"] else wanted
     for word in options.kill:
-        if word not in TARGETS:
-            raise UsageError(f"--kill {word}: choose among {', '.join(TARGETS)}, or all")
-    if options.durability == "none" and {"worker", "supervisor"} & set(options.kill):
+        if word not in targets:
+            mode = " with --topic" if options.topic else ""
+            raise UsageError(f"--kill {word}: choose among {', '.join(targets)}{mode}, or all")
+    if options.durability == "none" and (unsafe := {"worker", "topics", "supervisor"} & set(options.kill)):
         raise UsageError(
-            "--durability none promises nothing after the death of a worker: leave worker and supervisor out of --kill"
+            f"--durability none promises nothing after the death of a worker: leave {' and '.join(sorted(unsafe))} out "
+            "of --kill"
         )
-    for name in ("producers", "consumers", "batch"):
+    for name in ("producers", "consumers", "batch", "queues"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name} must be at least 1")
     if options.seed is None:
@@ -478,7 +529,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         sys.stdout.write(msgspec.json.encode({**msgspec.to_builtins(verdict), "good": verdict.good}).decode() + "\n")
     else:
-        _print(verdict)
+        _print(verdict, options.topic)
     return 0 if verdict.good else 1
 
 
@@ -504,11 +555,11 @@ def _with_progress(options: argparse.Namespace, directory: Path, logs: Path) -> 
         )
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: Verdict, topic: bool) -> None:
     kills = ", ".join(f"{count} × {kind}" for kind, count in verdict.kills.items()) or "none"
     print(
         f"{verdict.confirmed:,} confirmed, {verdict.received:,} received, "
-        f"{verdict.redelivered:,} redelivered and marked"
+        f"{verdict.redelivered:,} {'read again' if topic else 'redelivered and marked'}"
     )
     print(f"killed: {kills}; longest put {verdict.longest_put_s:.3f} s; seed {verdict.seed}")
     for failure in verdict.failures:

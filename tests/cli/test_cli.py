@@ -483,6 +483,16 @@ def test_stress_with_kills_counts_every_message(tmp_path: Path, seed: int) -> No
     assert (verdict["lost"], verdict["doubled"], verdict["foreign"]) == (0, 0, 0)
 
 
+@pytest.mark.crash
+def test_stress_of_a_topic_with_kills_counts_every_message(tmp_path: Path, seed: int) -> None:
+    words = ("--topic", "--seconds", 8, "--kill", "producer,consumer,topics", "--kill-every", 0.8, "--seed", seed)
+    verdict = warren("stress", *words, "--json", environment={"TMPDIR": str(tmp_path)}).json()
+    assert isinstance(verdict, dict)
+    assert verdict["good"]
+    assert verdict["confirmed"] > 0
+    assert sum(verdict["kills"].values()) > 0
+
+
 def test_a_pipe_that_closes_is_no_error(directory: Path) -> None:
     script = f"{sys.executable} -m warren status {directory} | true; exit ${{PIPESTATUS[0]}}"
     found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from warren.engine._core import Position
 from warren.engine.errors import UsageError
-from warren.tools.stress import BODY, CONFIRMED, RECEIVED, Verdict, _options, body_of, judge
+from warren.tools import stress_topic
+from warren.tools.stress import BODY, CONFIRMED, RECEIVED, Verdict, _options, body_of, judge, known
 
 
 def verdict_of(confirmed: list[tuple[Any, ...]], received: list[tuple[Any, ...]]) -> Verdict:
@@ -68,3 +70,78 @@ def test_options_are_checked() -> None:
     for words in (["--kill", "dog"], ["--durability", "none", "--kill", "worker"], ["--producers", "0"]):
         with pytest.raises(UsageError):
             _options(words)
+
+
+# ---- of a topic -----------------------------------------------------------------------------------------------------
+
+APPENDS = [(0, 1, 0, 3, 1000, 2, 10), (0, 2, 0, 1, 9_000_000, 1, 0), (1, 1, 5, 2, 10, 2, 13)]
+READS = [
+    (0, 1, 0, 2, 10, 1),
+    (0, 1, 1, 2, 11, 1),
+    (0, 1, 2, 2, 12, 1),
+    (0, 2, 0, 1, 0, 1),
+    (1, 1, 5, 2, 13, 1),
+    (1, 1, 6, 2, 14, 1),
+]
+
+
+def topic_verdict_of(confirmed: list[tuple[Any, ...]], received: list[tuple[Any, ...]]) -> Verdict:
+    verdict = Verdict(seed=1, seconds=1.0)
+    stress_topic.judge(np.array(confirmed, stress_topic.APPENDED), np.array(received, stress_topic.READ), verdict)
+    return verdict
+
+
+def test_of_a_topic_all_there() -> None:
+    """Also what was not confirmed, and what a second member read again."""
+    verdict = topic_verdict_of(APPENDS, [*READS, (7, 1, 0, 3, 0, 1), READS[1], READS[1]])
+    assert verdict.good
+    assert (verdict.confirmed, verdict.received, verdict.redelivered, verdict.longest_put_s) == (6, 7, 2, 9.0)
+    assert topic_verdict_of([], []).confirmed == 0
+
+
+@pytest.mark.parametrize("missing", range(len(READS)))
+def test_of_a_topic_a_lost_one(missing: int) -> None:
+    verdict = topic_verdict_of(APPENDS, [row for number, row in enumerate(READS) if number != missing])
+    assert (verdict.lost, verdict.doubled, verdict.foreign, verdict.good) == (1, 0, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        ([*READS, (0, 1, 1, 2, 99, 1)], (0, 1, 0)),  # at two offsets
+        ([*READS[:-1], (1, 1, 6, 2, 14, 0)], (0, 0, 1)),  # another body
+        ([*READS[:-1], (1, 1, 6, 3, 14, 1)], (0, 0, 1)),  # not where its confirm said
+    ],
+)
+def test_of_a_topic_a_wrong_one(wrong: list[tuple[Any, ...]], found: tuple[int, int, int]) -> None:
+    verdict = topic_verdict_of(APPENDS, wrong)
+    assert (verdict.lost, verdict.doubled, verdict.foreign) == found
+    assert not verdict.good
+
+
+def test_parts_of_a_call_that_lie_together() -> None:
+    positions = [
+        Position(q, at, 0, "7F00000100000000" + 16 * "0") for q, at in ((1, 5), (1, 6), (1, 8), (2, 9), (2, 10))
+    ]
+    assert list(stress_topic.runs(positions)) == [(0, 2, 1, 5), (2, 1, 1, 8), (3, 2, 2, 9)]
+    assert list(stress_topic.runs([])) == []
+
+
+def test_what_is_no_body_is_not_whole() -> None:
+    assert known(b"short", 100) == ((0, 0, 0), False)
+    assert known(body_of(3, 2, 1, 100), 100) == ((3, 2, 1), True)
+    assert known(body_of(3, 2, 1, 100)[:-1] + b"?", 100) == ((3, 2, 1), False)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--kill", "topics"], "choose among producer, consumer, store, worker, supervisor, or all"),
+        (["--topic", "--kill", "worker"], "choose among producer, consumer, topics, supervisor with --topic, or all"),
+        (["--topic", "--kill", "topics", "--durability", "none"], "leave topics out of --kill"),
+        (["--topic", "--queues", "0"], "--queues must be at least 1"),
+    ],
+)
+def test_what_is_killed_has_to_be_there(words: list[str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        _options(words)
