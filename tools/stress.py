@@ -69,8 +69,8 @@ def known(body: bytes, size: int) -> tuple[tuple[int, int, int], bool]:
     """(producer, incarnation, number) of a body, and whether it is what that producer sent."""
     if len(body) < BODY.size:
         return (0, 0, 0), False
-    head = BODY.unpack_from(body)
-    return head, body == body_of(*head, size)
+    producer, incarnation, number = BODY.unpack_from(body)
+    return (producer, incarnation, number), body == body_of(producer, incarnation, number, size)
 
 
 # ---- the processes under fire ---------------------------------------------------------------------------------------
@@ -287,8 +287,8 @@ class Campaign:
         known at this moment.
         """
         if not self.options.topic:
-            queues = self.call("status")["queues"]
-            return sum(item["ready"] + item["unacked"] for item in queues if item["name"] == QUEUE)
+            queues = [item for item in self.call("status")["queues"] if item["name"] == QUEUE]
+            return sum(int(item["ready"]) + int(item["unacked"]) for item in queues)
         try:
             with _attached(str(self.directory), "stress") as node:
                 return stress_topic.lag(stress_topic.opened(node, self.options))
