@@ -826,3 +826,32 @@ def test_without_futex_waitv_it_works_too(directory: Path, name: str, monkeypatc
             assert (await waiting).body == b"x"
 
     run(main())
+
+
+# ---- another attachment ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_attachment_in_use_brought_stays_when_the_loop_hears_of_it(directory: Path, name: str) -> None:
+    """A thread of the client may have made the attachment and the handle before the event loop notices: what came by
+    them since is no rest of the old ones.
+    """
+
+    async def work() -> list[bytes]:
+        async with await warren.aio.attach(directory) as node:
+            queue = await node.queue(name)
+            await queue.put_many([b"0", b"1", b"2"])
+            first = await queue.get(timeout=10)
+            line = queue._line
+            while not line._ahead:
+                line._put_back(line._take(1, 1))
+                await asyncio.sleep(0)
+            waiting = asyncio.create_task(queue.get(timeout=10))
+            await getters(0, queue)
+            await line.renewed()
+            second = await waiting
+            third = await queue.get(timeout=10)
+            await queue.ack([first, second, third])
+            return [message.body for message in (first, second, third)]
+
+    assert run(work()) == [b"0", b"1", b"2"]
+    assert drain(directory, name) == []
