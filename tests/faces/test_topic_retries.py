@@ -9,6 +9,7 @@ is stopped and killed.
 import asyncio
 import itertools
 import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from warren.workers.client import retried
 from warren.workers.faces import topic_retries
 
 from support.real_node import RealNode
+from support.seeds import new_seed
 from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
@@ -375,3 +377,76 @@ def test_in_asyncio(directory: Path, topic: warren.Topic) -> None:
             assert dead.name not in await node.topics()
 
     asyncio.run(main())
+
+
+TRIES = 3
+
+
+def work(directory: Path, name: str, seed: int, file: int) -> None:
+    """A member that fails at every other message, and notes what it has handled, and what it saw for the last time."""
+    rng = random.Random(seed)
+    with warren.attach(directory) as node, node.topic(name).reader(group="g", max_reconsume_times=TRIES) as reader:
+        for record in reader:
+            if rng.random() < 0.5:
+                reader.retry(record, delay=rng.choice((0, SOON)))
+            else:
+                os.write(file, record.body + b"\n")
+
+
+def test_members_and_workers_that_are_killed_leave_no_message_behind(
+    running: RealNode, topic: warren.Topic, tmp_path: Path
+) -> None:
+    """Each is handled by somebody, or is a dead letter."""
+    seed = new_seed()
+    rng = random.Random(seed)
+    handled = tmp_path / "handled"
+    file = os.open(handled, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    bodies = [b"%d" % n for n in range(400)]
+    for queue in (0, 1):
+        topic.append_many(bodies[queue::2], queue=queue)
+    children: list[int] = []
+
+    def begin() -> None:
+        child = os.fork()
+        if not child:
+            try:
+                work(running.directory, topic.name, seed + len(children), file)
+            finally:
+                os._exit(1)
+        children.append(child)
+
+    def kill(child: int) -> None:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        children.remove(child)
+
+    def lag() -> int:
+        try:
+            return int(topic.group("g")["lag"])
+        except warren.UsageError:  # nobody reads, and nothing is committed
+            return -1
+
+    def notes() -> int:
+        return handled.read_bytes().count(b"\n")
+
+    try:
+        for _ in range(2):
+            begin()
+        for number in range(10):
+            seen = notes()
+            wait_until(lambda seen=seen: notes() > seen or lag() == 0, TIMEOUT, what="some work")
+            kill(rng.choice(children))
+            if number == 5:
+                running.kill("topic_worker")
+            begin()
+        wait_until(lambda: lag() == 0, TIMEOUT, what="that all is done")
+    finally:
+        for child in children[:]:
+            kill(child)
+        os.close(file)
+    dead = topic.dead_letters("g")
+    given_up = {letter.body for queue in range(dead.queues) for letter in dead.read(queue, max=1000).records}
+    done = set(handled.read_bytes().split())
+    print(f"{len(done)} were handled, {len(given_up)} given up")
+    assert done | given_up == set(bodies)
+    assert len(given_up) > 5
