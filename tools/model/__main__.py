@@ -12,6 +12,7 @@ from typing import Any
 from warren.tools.model import (
     batches,
     collection,
+    compaction,
     credit,
     deliveries,
     dying,
@@ -34,6 +35,7 @@ MODELS: tuple[tuple[str, Any], ...] = (
     ("credit", credit),
     ("waiting", waiting),
     ("topic_log", topic_log),
+    ("compaction", compaction),
 )
 
 #: a rule that another one covers as well: it shows only when that one is broken, too
