@@ -1,9 +1,8 @@
 """The groups of readers of a topic worker: it answers their requests, and keeps what they commit.
 
 What is committed is a record of OFFSETS_TOPIC in the log, synced before the answer leaves. A snapshot of all offsets
-(`topics/groups`) says from where the log has to be read for more, so a start is short; a thread writes it, after
-changes and after each SNAPSHOT_LOG_BYTES of log, whatever is in them. It is a cache of the log: one that is damaged or
-missing is named, and all is read from the log again.
+(`topics/groups`, snapshots.py) says from where the log has to be read for more, so a start is short; it is written
+after changes and after each SNAPSHOT_LOG_BYTES of log, whatever is in them.
 
     groups.py    one group: members, who has which queue, who is fenced
     group_rows.py   what members see of a change, in shared memory
@@ -16,35 +15,33 @@ Invariants
   Nothing is appended by a worker while there is a snapshot that ends behind the log, or holds an offset that does.
   A start takes no offset above the end of its queue: of what power took, nobody was told that it is durable.
   Before anything else is done, and before the answer leaves, a group's row says that it has changed.
-Crash points: between two steps of writing the snapshot (atomic_file) the old one is there, and more log is read.
+Crash points: those of snapshots.py.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from logging import ERROR, WARNING
+from logging import ERROR
 from pathlib import Path
 
 import msgspec
 
 from warren.engine import _core
-from warren.engine.errors import Error, Fenced, LimitError, StoreError, TopicNotFound, UsageError
+from warren.engine.errors import Error, Fenced, LimitError, TopicNotFound, UsageError
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.refusal import Refusal
 from warren.engine.saying import Say, counted
 from warren.engine.topics import control, offsets
 from warren.engine.topics.formats import OFFSETS_TOPIC
 from warren.engine.topics.group_rows import GroupRow, GroupRows
 from warren.engine.topics.groups import RELEASE_S, Committed, Group, Member
-from warren.engine.topics.offsets import Key, Offsets, Snapshot, Unreadable
+from warren.engine.topics.offsets import Key, Offsets
+from warren.engine.topics.snapshots import Snapshot, Unreadable
 
 SNAPSHOT_S = 1.0  #: between two snapshots
 SNAPSHOT_LOG_BYTES = 64 << 20  #: of log without any change, which the next start would read
-DAMAGED = ".damaged"
 #: what a list of names needs in a reply beside them, and for each
 _NAMES_MARGIN, _NAME_MARGIN = 64, 5
 
@@ -70,7 +67,6 @@ class Keeper:
     say: Say
     release_s: float = RELEASE_S
     waits: bool = False  #: a request waits for room in the log
-    refused: int = 0  #: errno for which there is no new snapshot
     _offsets: Offsets = field(default_factory=dict)
     _groups: dict[Key, Group] = field(default_factory=dict)
     _rows: dict[Key, GroupRow] = field(default_factory=dict)  # of those with members
@@ -79,12 +75,13 @@ class Keeper:
         self._shown = GroupRows(self.server)
         self._epoch = 0
         self._settled_at = 0.0
-        self._changed = self._writing = False
+        self._changed = False
         self._saved_at = 0.0  # when a snapshot was begun last
-        self._saved = -1  # its position; -1: there is none
         self._needed = False  # the file must be written before the log goes on
         self._told: dict[Key, int] = {}  # position behind a record with all offsets of a group
-        self.writer: FileMaker[Snapshot, int] = FileMaker(self._write, self.server.kick)
+        self.snapshot: Snapshot[offsets.All] = Snapshot(
+            self.path, "offsets of groups", self._encode, self.server.kick, self.say
+        )
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -94,42 +91,27 @@ class Keeper:
             found = self._read_snapshot(bool(log.position))
         with atomic_file.file_explained(f"cannot read the log of topics for {self.path}"):
             if found is None or not self._read_log(found, log):
-                found = Snapshot() if found is None else found
+                found = offsets.All() if found is None else found
                 self._needed = True
                 self._read_all(found, log)
         self._offsets = found.offsets
-        self._needed |= self._saved > log.position  # what is appended there from now on is not in it
-        self._changed = self._saved != log.position
+        self._needed |= self.snapshot.saved > log.position  # what is appended there from now on is not in it
+        self._changed = self.snapshot.saved != log.position
 
-    def _read_snapshot(self, expected: bool) -> Snapshot | None:
-        """None: there is none. What is no snapshot is set aside. Raises OSError."""
-        try:
-            file = self.path.read_bytes()
-        except FileNotFoundError:
-            if expected:
-                self.say(f"{self.path} is missing: offsets of groups are read from the whole log of topics", WARNING)
-            return None
-        try:
-            found = offsets.decode_snapshot(self.node, file)
-        except Unreadable as why:
-            aside = self.path.with_name(self.path.name + DAMAGED)
-            os.replace(self.path, aside)
-            self.say(
-                f"{self.path} is damaged ({why}): it was moved to {aside.name}, and offsets of groups are read "
-                "from the whole log of topics",
-                ERROR,
-            )
-            return None
-        self._saved = found.position
+    def _read_snapshot(self, expected: bool) -> offsets.All | None:
+        """None: there is none. Raises OSError."""
+        found = self.snapshot.read(lambda file: offsets.decode_snapshot(self.node, file), expected)
+        if found is not None:
+            self.snapshot.saved = found.position
         return found
 
-    def _read_log(self, found: Snapshot, log: Log) -> bool:
+    def _read_log(self, found: offsets.All, log: Log) -> bool:
         """Take up what the log has behind a snapshot; false: it does not fit to it. Raises OSError."""
         if found.position >= log.position:
             return True  # what lay between was not synced, and nobody was told of it
         return self._walk(found, False, found.position, found.epoch, found.number) == log.position
 
-    def _read_all(self, found: Snapshot, log: Log) -> None:
+    def _read_all(self, found: offsets.All, log: Log) -> None:
         end = self._walk(found, True, log.first, 0, 0) if log.position else 0
         if end != log.position:
             self.say(
@@ -138,7 +120,7 @@ class Keeper:
                 ERROR,
             )
 
-    def _walk(self, found: Snapshot, anew: bool, position: int, epoch: int, number: int) -> int:
+    def _walk(self, found: offsets.All, anew: bool, position: int, epoch: int, number: int) -> int:
         wrong = 0
 
         def take(body: bytes) -> None:
@@ -163,7 +145,7 @@ class Keeper:
             else:
                 self._bring_down(key[0], committed)
         if self._needed:
-            self._saved = self._write(self._snapshot())
+            self.snapshot.save(self._all())
             self._changed = False
 
     def serve_under(self, epoch: int) -> None:
@@ -187,24 +169,21 @@ class Keeper:
 
     # -- the snapshot -------------------------------------------------------------------------------------------
 
-    def _snapshot(self) -> Snapshot:
+    def _all(self) -> offsets.All:
         """Of now: copied, because a thread writes it."""
         counters = self.server.counters()
         copied = {key: dict(committed) for key, committed in self._offsets.items()}
-        return Snapshot(counters["sealed"], self._epoch, counters["number"], copied)
+        return offsets.All(counters["sealed"], self._epoch, counters["number"], copied)
 
-    def _write(self, snapshot: Snapshot) -> int:
-        """On the writer's thread, too. Raises StoreError."""
-        atomic_file.replace(self.path, offsets.encode_snapshot(self.node, snapshot))
-        return snapshot.position
+    def _encode(self, copied: offsets.All) -> bytes:
+        return offsets.encode_snapshot(self.node, copied)
 
     def _save(self, now: float) -> None:
-        if self._writing or now < self._saved_at + SNAPSHOT_S:
+        if not self.snapshot.may_write(now) or now < self._saved_at + SNAPSHOT_S:
             return
-        snapshot_due = self._changed or self.server.counters()["sealed"] >= self._saved + SNAPSHOT_LOG_BYTES
-        if snapshot_due:
-            self._writing, self._changed, self._saved_at = True, False, now
-            self.writer.want(self._snapshot())
+        if self._changed or self.server.counters()["sealed"] >= self.snapshot.saved + SNAPSHOT_LOG_BYTES:
+            self._changed, self._saved_at = False, now
+            self.snapshot.want(self._all())
 
     # -- retention ----------------------------------------------------------------------------------------------
 
@@ -212,9 +191,9 @@ class Keeper:
         """From where on the log is needed when its files below `first` shall go: the snapshot's place. If that is
         further back, another one is written soon.
         """
-        if self._saved < first:
+        if self.snapshot.saved < first:
             self._changed = True
-        return max(self._saved, 0)
+        return max(self.snapshot.saved, 0)
 
     def carry(self, first: int) -> int | None:
         """What is committed stands in the log from `first` on, too: so it outlives the loss of the snapshot. Where the
@@ -231,37 +210,21 @@ class Keeper:
 
     def take(self) -> None:
         """Hear of snapshots that the thread has written."""
-        if self.writer.crash is not None:
-            raise self.writer.crash
-        while self.writer.made:
-            _snapshot, made = self.writer.made.popleft()
-            self._writing = False
-            if isinstance(made, StoreError):
-                if not self.refused:
-                    self.say(f"no new snapshot of the groups of readers, tried again: {made}", WARNING)
-                self.refused, self._changed = 1, True
-            else:
-                self.refused, self._saved = 0, made
+        self._changed |= not self.snapshot.take()
 
     def end(self) -> None:
         """Stop the writer's thread."""
-        self.writer.stop()
-        if self.writer.ident is not None:
-            self.writer.join()
+        self.snapshot.end()
 
     def close(self) -> None:
-        """The log is synced, and nobody is served any more: write the last snapshot. Without it the next start reads
-        more of the log.
-        """
-        self.end()
-        self.take()
+        """The log is synced, and nobody is served any more: write the last snapshot."""
+        self.snapshot.close(self._last)
+
+    def _last(self) -> offsets.All | None:
         self._forget_topics()
-        if not self._changed and self._saved == self.server.counters()["sealed"]:
-            return
-        try:
-            self._write(self._snapshot())
-        except StoreError as error:
-            self.say(f"no last snapshot of the groups of readers: {error}", WARNING)
+        if not self._changed and not self.snapshot.refused and self.snapshot.saved == self.server.counters()["sealed"]:
+            return None
+        return self._all()
 
     # -- time ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from warren.engine import _core
 from warren.engine.topics.formats import GROUPS, GROUPS_MAGIC, GROUPS_VERSION, OFFSET, OFFSETS, OFFSETS_VERSION
 from warren.engine.topics.groups import Committed
+from warren.engine.topics.snapshots import Unreadable
 
 #: a topic's id and a group's name → how far each of its queues is done
 Key = tuple[int, str]
@@ -22,12 +23,8 @@ assert (_HEAD.size, _OFFSET.size) == (OFFSETS.size, OFFSET.size)
 _CRC_END = GROUPS.offset("crc") + 4
 
 
-class Unreadable(Exception):
-    """Bytes are not what was written; says why."""
-
-
 @dataclass
-class Snapshot:
+class All:
     """What a snapshot says."""
 
     position: int = 0  #: what was committed below is in `offsets`
@@ -55,7 +52,7 @@ def apply(to: Offsets, body: bytes) -> None:
         to.pop(key, None)
 
 
-def encode_snapshot(node: bytes, snapshot: Snapshot) -> bytes:
+def encode_snapshot(node: bytes, snapshot: All) -> bytes:
     """The file of a snapshot."""
     bodies = b"".join(encode(key, offsets) for key, offsets in snapshot.offsets.items())
     file = bytearray(GROUPS.size) + bodies
@@ -74,7 +71,7 @@ def encode_snapshot(node: bytes, snapshot: Snapshot) -> bytes:
     return bytes(file)
 
 
-def decode_snapshot(node: bytes, file: bytes) -> Snapshot:
+def decode_snapshot(node: bytes, file: bytes) -> All:
     """What a file says. Raises Unreadable."""
     if len(file) < GROUPS.size or GROUPS.get_bytes(file, "magic") != GROUPS_MAGIC.encode():
         raise Unreadable("it is no snapshot of groups")
@@ -85,7 +82,7 @@ def decode_snapshot(node: bytes, file: bytes) -> Snapshot:
     if GROUPS.get_bytes(file, "node") != node:
         raise Unreadable("it is of another node")
     position, epoch, number = (GROUPS.unpack(file, name) for name in ("position", "epoch", "number"))
-    found = Snapshot(position, epoch, number)
+    found = All(position, epoch, number)
     at = GROUPS.size
     for _ in range(GROUPS.unpack(file, "groups_n")):
         key, offsets, at = _decode(file, at)

@@ -118,7 +118,9 @@ class TopicService:
             o.say,
             o.group_release_s,
         )
-        self.later = Later(server, o.folder.later, node_bytes(o.superblock.node_id), o.say, o.reached)
+        self.later = Later(
+            server, o.folder.later, node_bytes(o.superblock.node_id), o.say, lambda: o.reached("later.saved")
+        )
         self.retention = Retention(server, o.superblock, o.server, o.place, o.policy, self.topics.all, o.say, o.reached)
         self.retention.needed["groups of readers"] = self.groups.needed
         self.retention.carried["groups of readers"] = self.groups.carry
@@ -205,8 +207,8 @@ class TopicService:
         self.server.serve(epoch)
         for thread in (self._committer, self._dispatcher, self._files.maker, self.retention.thread):
             thread.start()
-        self.groups.writer.start()
-        self.later.writer.start()
+        self.groups.snapshot.writer.start()
+        self.later.snapshot.writer.start()
 
     def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
         """Serve a client; its region is closed when it has ended. Raises OSError (a region of the wrong form)."""

@@ -19,8 +19,9 @@ from warren.engine.errors import StoreError
 from warren.engine.topics import control, offsets
 from warren.engine.topics.formats import GROUPS, OFFSETS_TOPIC
 from warren.engine.topics.groups import Committed
-from warren.engine.topics.offsets import Snapshot, Unreadable
+from warren.engine.topics.offsets import All
 from warren.engine.topics.service import node_bytes
+from warren.engine.topics.snapshots import Unreadable
 
 from support.topic_probe import OK, SERVER, Appender, Life, Topic, TopicNode
 from support.waiting import wait_until
@@ -81,12 +82,12 @@ def offset_records(node: TopicNode) -> int:
 
 
 def test_a_snapshot_says_what_was_written() -> None:
-    snapshot = Snapshot(1 << 40, 7, 9, {(1, "a"): {0: Committed(3, 17), 5: Committed(1, 0)}, (2, "bü"): {}})
+    snapshot = All(1 << 40, 7, 9, {(1, "a"): {0: Committed(3, 17), 5: Committed(1, 0)}, (2, "bü"): {}})
     assert offsets.decode_snapshot(NODE, offsets.encode_snapshot(NODE, snapshot)) == snapshot
 
 
 def test_a_snapshot_with_any_byte_changed_or_missing_is_none() -> None:
-    file = offsets.encode_snapshot(NODE, Snapshot(5, 7, 9, {(1, "a"): {0: Committed(3, 17)}}))
+    file = offsets.encode_snapshot(NODE, All(5, 7, 9, {(1, "a"): {0: Committed(3, 17)}}))
     for at in range(len(file)):
         changed = bytearray(file)
         changed[at] ^= 0x40
@@ -260,9 +261,9 @@ def damage(node: TopicNode, how: str) -> None:
     elif how == "cut":
         path.write_bytes(file[:-3])
     elif how == "foreign":
-        path.write_bytes(offsets.encode_snapshot(NODE, Snapshot()))
+        path.write_bytes(offsets.encode_snapshot(NODE, All()))
     elif how == "of another log":  # a good file that fits nowhere: nothing of this log's group is in it
-        path.write_bytes(offsets.encode_snapshot(node_bytes(node.superblock.node_id), Snapshot(4097, 1, 1)))
+        path.write_bytes(offsets.encode_snapshot(node_bytes(node.superblock.node_id), All(4097, 1, 1)))
 
 
 def test_a_start_reads_no_more_of_the_log_than_what_the_snapshot_has_not(node: TopicNode) -> None:
@@ -394,10 +395,10 @@ def test_a_full_disk_keeps_the_old_snapshot_and_says_so_once(
 
     monkeypatch.setattr("warren.engine.kernel.atomic_file.replace", refuse)
     commit(life, appender, {0: 7})
-    life.until(lambda: life.service.groups.refused)
+    life.until(lambda: life.service.groups.snapshot.refused)
     assert commit(life, appender, {0: 8}) == {}  # the log has it
     monkeypatch.undo()
-    life.until(lambda: not life.service.groups.refused)
+    life.until(lambda: not life.service.groups.snapshot.refused)
     whose = node_bytes(node.superblock.node_id)
     found = offsets.decode_snapshot(whose, node.folder.groups.read_bytes())
     assert found.offsets[1, "report"][0].offset == 8

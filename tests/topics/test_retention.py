@@ -486,7 +486,7 @@ def test_what_groups_committed_outlives_the_log_and_the_snapshot(node: TopicNode
     world.hours = 25
     checkpointed(life)
     life.retain()
-    life.until(lambda: life.service.groups._saved > 3 * MIB)  # the log was needed for the snapshot
+    life.until(lambda: life.service.groups.snapshot.saved > 3 * MIB)  # the log was needed for the snapshot
     life.retain(2)
     assert bases(node)[0] > end
     assert life.stop()

@@ -22,7 +22,7 @@ from warren.engine import _core
 from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.topics import later
+from warren.engine.topics import kept
 from warren.engine.topics.formats import LATER, PENDING
 from warren.ipc.layout import CONSTANTS, CRASH_POINTS
 
@@ -186,7 +186,7 @@ def test_killed_at_any_instant_each_comes_once(node: TopicNode, seed: int) -> No
 def test_killed_at_each_point_each_comes_once(
     node: TopicNode, point: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(later, "LOG_BYTES", 4096)
+    monkeypatch.setattr(kept, "LOG_BYTES", 4096)
     appender = node.appender()
     sent: dict[bytes, tuple[int, dict[str, str]]] = {}
     node.superblock.arm_crash(point, times)
@@ -221,7 +221,7 @@ def test_a_start_reads_the_log_from_the_snapshot_on(node: TopicNode) -> None:
         put_off(life, appender, 7, 1)
         node.folder.later.write_bytes(snapshot)  # as if it were killed
         life.server.request_stop()
-        life.service.later._saved = life.server.counters()["sealed"]  # and wrote no last one
+        life.service.later.snapshot.saved = life.server.counters()["sealed"]  # and wrote no last one
     assert node.folder.later.read_bytes() == snapshot
     with living(node) as life:
         assert pending(life) == 57
@@ -291,18 +291,18 @@ def test_of_a_damaged_log_what_had_come_behind_the_damage_comes_no_more(node: To
 def test_a_snapshot_is_written_as_the_log_grows_and_not_before_it_is_synced(
     node: TopicNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(later, "LOG_BYTES", 20_000)
+    monkeypatch.setattr(kept, "LOG_BYTES", 20_000)
     with living(node) as life:
         appender = node.appender(life)
         put_off(life, appender, 20)
         seen: list[tuple[int, int]] = []
-        want = life.service.later.writer.want
+        want = life.service.later.snapshot.writer.want
 
         def watched(copy: Any) -> None:
             seen.append((copy.position, life.server.counters()["synced"]))
             want(copy)
 
-        monkeypatch.setattr(life.service.later.writer, "want", watched)
+        monkeypatch.setattr(life.service.later.snapshot.writer, "want", watched)
         while len(seen) < 3:
             last = appender.append(1, 0, b"x" * 2000)
             life.until(lambda last=last: appender.get("synced") > last)
@@ -378,7 +378,7 @@ def test_a_full_disk_holds_them_up_and_loses_none(small_disk: Path) -> None:
 
 
 def test_a_snapshot_that_cannot_be_written_is_tried_again(node: TopicNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later, "LOG_BYTES", 100)
+    monkeypatch.setattr(kept, "LOG_BYTES", 100)
     with living(node) as life:
         appender = node.appender(life)
         replace = atomic_file.replace
@@ -390,8 +390,8 @@ def test_a_snapshot_that_cannot_be_written_is_tried_again(node: TopicNode, monke
 
         monkeypatch.setattr(atomic_file, "replace", refuse)
         put_off(life, appender, 3)
-        life.until(lambda: life.service.later.refused)
+        life.until(lambda: life.service.later.snapshot.refused)
         assert len(said(node, "no new snapshot of the messages that come later")) == 1
         monkeypatch.setattr(atomic_file, "replace", replace)
-        life.until(lambda: not life.service.later.refused)
+        life.until(lambda: not life.service.later.snapshot.refused)
     assert LATER.unpack(node.folder.later.read_bytes(), "pending_n") == 3

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warren.engine.topics import offsets
+from warren.engine.topics.snapshots import Unreadable
 
 #: (topic id, queue) → its first offset, and behind its last
 Bounds = Mapping[tuple[int, int], tuple[int, int]]
@@ -22,7 +23,7 @@ def lags(snapshot: Path, node_id: int, bounds: Bounds, topics: Mapping[int, int]
     """By topic id, each of its groups by name: `name`, `lag`. `topics`: how many queues each has."""
     try:
         known = offsets.decode_snapshot(struct.pack("<QQ", node_id, 0), snapshot.read_bytes()).offsets
-    except (OSError, offsets.Unreadable):
+    except (OSError, Unreadable):
         return {}
     found: dict[int, list[dict[str, Any]]] = {}
     for (topic, name), committed in sorted(known.items()):
