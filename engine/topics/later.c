@@ -2,6 +2,7 @@
 #include "topics/later.h"
 #include "ipc/core/crash.h"
 #include "kernel/racy.h"
+#include "topics/coming.h"
 #include "topics/links.h"
 #include "topics/retried.h"
 #include "topics/scheduled.h"
@@ -82,47 +83,30 @@ wr_topic_outcome wr_later_append(wr_topic_server *s, wr_topic_link *l, const wr_
 
 /* ---- coming ---- */
 
-typedef enum { CAME, WAITS, UNREADABLE } outcome_of_one;
-
 /* Append a message whose record was read to its topic. */
-static outcome_of_one append_message(wr_topic_server *s, wr_topic *topic, const uint8_t *bytes, const wr_record *r, uint32_t queue_number) {
+static wr_come_outcome append_message(wr_topic_server *s, wr_topic *topic, const uint8_t *bytes, const wr_record *r, uint32_t queue) {
     static _Thread_local uint8_t properties[WR_PROPERTIES_BYTES_MAX];
-    wr_topic_queue *queue = &topic->queues[queue_number];
-    wr_append_part part = {.body_length = r->body_length, .properties_length = wr_scheduled_properties(bytes, r, properties)};
-    wr_record_reason reason;
-    uint64_t position;
-    const uint32_t size = wr_record_size(0, topic->name_length, part.properties_length, part.body_length, &reason);
-    uint8_t *to = wr_topic_log_reserve(s->log, size, &position);
-    if (!to) return errno == EMSGSIZE ? UNREADABLE : WAITS; /* too large for a log with settings that are smaller now */
-    wr_record_head head = {.queue_id = queue_number, .flag = topic->id, .queue_offset = queue->next, .physical_offset = position,
-                           .reconsume_times = r->reconsume_times, .born_timestamp = r->born_timestamp, .store_timestamp = s->store_ms,
-                           .prepared_transaction_offset = r->physical_offset + 1};
-    memcpy(head.born_host, bytes + WR_LOG_HEAD_SIZE, sizeof s->host);
-    memcpy(head.store_host, s->host, sizeof s->host);
-    const struct iovec body = {(void *)(uintptr_t)(bytes + r->body_at), r->body_length};
-    if (wr_record_encode(to, size, &head, topic->name, topic->name_length, properties, part.properties_length, &body, 1) != WR_RECORD_GOOD)
-        return UNREADABLE;
-    const wr_topic_batch batch = {.topic = topic, .queue = queue_number, .n = 1, .offset = queue->next, .position = position,
-                                  .store_ms = s->store_ms, .bytes = to, .sizes = &size, .parts = &part};
-    if (!wr_append_put(s, &batch, size)) return WAITS;
-    wr_pending_take(&s->pending, position);
+    wr_coming coming = {.topic = topic, .queue = queue, .bytes = bytes, .record = r, .properties = properties,
+                        .properties_n = wr_scheduled_properties(bytes, r, properties), .prepared = r->physical_offset + 1};
+    const wr_come_outcome outcome = wr_come(s, &coming);
+    if (outcome != WR_COME_CAME) return outcome;
+    wr_pending_take(&s->pending, coming.position);
     wr_crash_point(s->super, WR_CRASH_TOPIC_LATER_CAME);
     count(topic, topic->delayed_n - 1);
     s->came_n++;
-    s->want_commit = s->want_sync = true; /* nobody sees it before it is as durable as its first record may be */
-    return CAME;
+    return outcome;
 }
 
-static outcome_of_one come(wr_topic_server *s, const wr_pending_message *m, wr_topic *topic) {
+static wr_come_outcome come(wr_topic_server *s, const wr_pending_message *m, wr_topic *topic) {
     const uint8_t *bytes;
     wr_record record;
     wr_scheduled_message message;
     int error = wr_log_reader_get(&s->reader, m->position, m->size, 0, &bytes);
-    if (error == ENOMEM) return WAITS;
-    if (error || wr_record_scan(bytes, m->size, m->position, WR_SCAN_ALL, &record) != WR_SCAN_RECORD || record.size != m->size) return UNREADABLE;
+    if (error == ENOMEM) return WR_COME_WAITS;
+    if (error || wr_record_scan(bytes, m->size, m->position, WR_SCAN_ALL, &record) != WR_SCAN_RECORD || record.size != m->size) return WR_COME_NEVER;
     if (!wr_scheduled_is(bytes, &record) || record.flag != m->topic || record.sys_flag || !wr_scheduled_read(bytes, &record, &message) ||
         message.queue >= topic->queues_n)
-        return UNREADABLE;
+        return WR_COME_NEVER;
     return append_message(s, topic, bytes, &record, message.queue);
 }
 
@@ -136,8 +120,8 @@ static bool serve_first(wr_topic_server *s, const wr_topic_log_state *state) {
     }
     if (first.position + first.size > state->sealed || wr_pending_may_take(&s->pending, state->sealed)) return false;
     switch (come(s, &first, topic)) {
-    case CAME: return true;
-    case WAITS: return false;
+    case WR_COME_CAME: return true;
+    case WR_COME_WAITS: return false;
     default: break;
     }
     wr_log_reader_drop(&s->reader); /* what was read is looked at anew */

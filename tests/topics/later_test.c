@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "ipc/core/port.h"
 #include "kernel/bytes.h"
+#include "mortal_disk.h"
 #include "support/scratch.h"
 #include "topics/confirm.h"
 #include "topics/later.h"
@@ -147,7 +148,7 @@ static void snapshot_holds_what_was_pending(void) {
 typedef struct {
     uint32_t queue, kind; /* 0: it comes at once */
     uint64_t value, born;
-    uint32_t confirmed;
+    bool refused;
 } message;
 
 static wr_superblock *super;
@@ -268,82 +269,11 @@ static void take_answers(void) {
         const uint32_t result = atomic_load(&record->result);
         uint64_t offset;
         memcpy(&offset, record->id, 8);
+        if (result == WR_RESULT_ERROR) { /* the log had failed, and it was told so */
+            for (uint32_t i = 0; i < commands[looked].n; i++) messages[commands[looked].first + i].refused = true;
+            continue;
+        }
         CHECK(result == WR_RESULT_OK && (offset == UINT64_MAX) == commands[looked].later);
-    }
-}
-
-/* ---- a disk that loses power ---- */
-
-typedef struct {
-    uint64_t base, at;
-    uint32_t n;
-    uint8_t *before;
-} written;
-
-static written *unsynced; /* the committer's */
-static uint32_t unsynced_n, unsynced_room;
-static _Atomic int64_t calls_left; /* of write and sync, until the server dies; negative: it does not */
-
-static void forget_unsynced(void) {
-    for (uint32_t i = 0; i < unsynced_n; i++) free(unsynced[i].before);
-    unsynced_n = 0;
-}
-
-static const char *path_of(uint64_t base) {
-    static _Thread_local char path[300];
-    snprintf(path, sizeof path, "%s/commitlog/%020llu", scratch, (unsigned long long)base);
-    return path;
-}
-
-static uint64_t base_of(int fd) {
-    char link[64], path[300];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const ssize_t n = readlink(link, path, sizeof path - 1);
-    CHECK(n > 20);
-    path[n] = 0;
-    return strtoull(path + n - 20, NULL, 10);
-}
-
-static bool dies(void) { return atomic_load(&calls_left) >= 0 && atomic_fetch_sub(&calls_left, 1) <= 0; }
-
-static ssize_t mortal_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
-    (void)context;
-    const bool last = dies();
-    if (last) atomic_store(&calls_left, 0);
-    if (unsynced_n == unsynced_room) CHECK((unsynced = realloc(unsynced, (unsynced_room = 2 * unsynced_room + 16) * sizeof *unsynced)));
-    written *w = &unsynced[unsynced_n++];
-    *w = (written){.base = base_of(fd), .at = (uint64_t)at, .n = (uint32_t)n, .before = calloc(1, n)};
-    CHECK(w->before && pread(fd, w->before, n, at) >= 0);
-    const size_t part = last && n > 512 ? n / 2 : n;
-    CHECK(pwrite(fd, from, part, at) == (ssize_t)part);
-    if (!last) return (ssize_t)n;
-    errno = EIO;
-    return -1;
-}
-
-static int mortal_sync(void *context, int fd) {
-    (void)context;
-    (void)fd;
-    if (dies()) {
-        atomic_store(&calls_left, 0);
-        errno = EIO;
-        return -1;
-    }
-    forget_unsynced(); /* one file at a time is written, and the one before is synced when it ends */
-    return 0;
-}
-
-/* Each sector that was written since the last sync is as it was, or as it became. */
-static void fail_power(void) {
-    const uint64_t chance = random_below(5);
-    while (unsynced_n) {
-        written *w = &unsynced[--unsynced_n];
-        int fd = open(path_of(w->base), O_RDWR);
-        CHECK(fd >= 0);
-        for (uint32_t at = 0; at < w->n; at += 512)
-            if (random_below(4) < chance) CHECK(pwrite(fd, w->before + at, w->n - at < 512 ? w->n - at : 512, (off_t)(w->at + at)) > 0);
-        close(fd);
-        free(w->before);
     }
 }
 
@@ -383,18 +313,6 @@ static void is_synced(void *context, const wr_topic_commit *commit) {
         CHECK(wr_record_scan(bytes, commit->at - at, at, 0, &record) == WR_SCAN_RECORD);
         CHECK(!wr_scheduled_came(&record, &before) || commit->sync);
     }
-}
-
-static int open_to_read(void *context, uint64_t base) {
-    (void)context;
-    int fd = open(path_of(base), O_RDONLY);
-    return fd < 0 ? -errno : fd;
-}
-
-static int open_to_write(void *context, uint64_t base) {
-    (void)context;
-    int fd = open(path_of(base), O_RDWR);
-    return fd < 0 ? -errno : fd;
 }
 
 /* A commit of the log: offsets and marks for the next server. */
@@ -440,7 +358,6 @@ static void take_up_later(life *l, const wr_log_end *end) {
 
 static void be_born(life *l) {
     static const wr_log_visitor visitor = {open_to_read, take_up};
-    static const wr_commit_io io = {mortal_pwrite, mortal_sync};
     memset((void *)l, 0, sizeof *l);
     wr_topic_server_init(&l->s, super, SERVER);
     CHECK(wr_topic_declare(&l->s, TOPIC, NAME, strlen(NAME), QUEUES));
@@ -457,7 +374,7 @@ static void be_born(life *l) {
     wr_commit_origin origin = end.last.origin;
     origin.epoch = ++epochs;
     CHECK((l->s.log = wr_topic_log_new(l->ring, RING_BYTES, FILE_BYTES, &origin, wr_topic_server_written, wr_topic_server_done, &l->s)));
-    wr_topic_log_set_io(l->s.log, &io, NULL);
+    wr_topic_log_set_io(l->s.log, &mortal_io, NULL);
     wr_topic_log_begin(l->s.log, end.position, end.last.number, end.last.store_ms);
     l->s.store_ms = end.last.store_ms;
     l->s.follower = (wr_topic_follower){l, often, NULL, NULL, is_synced};
@@ -631,7 +548,7 @@ static void lives(int lives_n, bool power) {
         else forget_unsynced();
         take_answers();
         read_all(&r);
-        for (uint64_t i = 0; i < messages_n && power; i++) CHECK(r.state[i] || i >= commands[looked ? looked - 1 : 0].first);
+        for (uint64_t i = 0; i < messages_n && power; i++) CHECK(r.state[i] || messages[i].refused || i >= commands[looked ? looked - 1 : 0].first);
     }
     atomic_store(&calls_left, -1);
     patient = true;
@@ -643,7 +560,7 @@ static void lives(int lives_n, bool power) {
     take_answers();
     die(&l);
     read_all(&r);
-    for (uint64_t i = 0; i < messages_n; i++) CHECK(r.state[i] == 2);
+    for (uint64_t i = 0; i < messages_n; i++) CHECK(r.state[i] == (messages[i].refused ? 0 : 2));
     printf("  %d lives%s: %llu messages came later, %llu at once; %llu were pending at a start; %llu snapshots\n", lives_n,
            power ? " that end by a loss of power" : "", (unsigned long long)r.came, (unsigned long long)r.at_once, (unsigned long long)kept,
            (unsigned long long)snapshots);
