@@ -543,6 +543,22 @@ class TopicHandle:
         say when it comes.
         """
 
+    def prepare(
+        self,
+        body: Buffer,
+        key: str | Sequence[str] | None,
+        tag: str | None,
+        properties: dict[str, str] | None,
+        queue: int | None,
+        born: int | None,
+        later: None,
+        level: int,
+        timeout: float | None,
+        wait: bool,
+        /,
+    ) -> Position | Confirm[Position]:
+        """The same of a half message."""
+
     def append_many(
         self,
         bodies: Iterable[Buffer],
@@ -1014,6 +1030,11 @@ class TopicServer:
         tick_ms: int,
         commit_bytes: int,
         delayed_max: int,
+        halves_max: int,
+        half_outcomes: int,
+        half_after_ms: int,
+        half_interval_ms: int,
+        half_checks: int,
     ) -> Self:
         """`folder`: a descriptor of the folder of topics, `ring`: of the ring's region (a page, then ring_bytes); the
         first must stay open. `node`: whose log it is, `boot`: of the machine; 16 bytes each. Raises OSError."""
@@ -1064,6 +1085,30 @@ class TopicServer:
 
     def later_hold(self) -> None:
         """No message comes any more: the server ends."""
+
+    def halves_read(self, file: Buffer, /) -> tuple[int, int, int]:
+        """Take up a snapshot of half messages: (position, epoch, number). Raises ValueError: it is none."""
+
+    def halves_walk(self, anew: bool, position: int, epoch: int, number: int, /) -> tuple[int, int]:
+        """As later_walk, of half messages."""
+
+    def halves_snapshot(self, epoch: int, /) -> tuple[int, int, bytes]:
+        """Half messages as of the last sealed commit: (its end, its number, the snapshot)."""
+
+    def halves_lowest(self) -> int | None:
+        """Position of the first record of a half message that is still needed."""
+
+    def half_decide(self, topic: int, position: int, kind: int, /) -> tuple[int, int, int, int] | None:
+        """Finish a half message, if it is not finished: (HALF_… that it is, queue, offset, position of the record that
+        says so); None: there is no such one. Raises BlockingIOError (no room now), ValueError (its record cannot be
+        read), OSError (the log failed)."""
+
+    def halves_ask(self, topic: int, most: int, /) -> tuple[list[tuple[int, int, int, int]], int | None]:
+        """Half messages that are to be asked for now: (position, size, how often asked, next time in ms since 1970) of
+        each; and in how many ms there is another one."""
+
+    def halves_of(self, topic: int, position: int, most: int, /) -> list[tuple[int, int, int, int]]:
+        """Half messages that are pending, from a position on, as of halves_ask."""
 
     def begin(self, epoch: int, /) -> None:
         """The log goes on; rows are shown. `epoch`: never lower than that of the commits that were found."""
@@ -1628,6 +1673,12 @@ class TopicReader:
     def bounds(self, queue: int, /) -> tuple[int, int] | None: ...
     def delayed(self) -> int | None:
         """Messages of the topic that are to come later."""
+
+    def halves(self) -> int | None:
+        """Half messages of the topic that are neither committed nor rolled back."""
+
+    def half(self, position: int, size: int, /) -> Record | Literal[False] | None:
+        """The record of a half message of the topic; False: it is not there."""
 
     def wait(self, queue: int, seen: int, seconds: float, /) -> bool | None:
         """Whether the maximum is above `seen`; False also when a signal came."""

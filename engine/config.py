@@ -66,6 +66,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     delayed_messages_max: int = (
         1_000_000  #: messages of topics that are to come later; the topic worker has 24 to 48 bytes for each
     )
+    half_messages_max: int = 100_000  #: half messages of topics that are neither committed nor rolled back
+    half_outcomes_kept: int = 10_000  #: half messages of which it is kept what became of them
+    half_after_s: float = 6.0  #: until a client with on_check is asked what becomes of a half message …
+    half_interval_s: float = 60.0  #: … and asked again
+    half_checks_max: int = 15  #: so often; then it is put aside, as if rolled back; 0: without end
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
@@ -118,6 +123,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "topics_disk_forced": (0.0, 1.0),
             "topics_disk_full": (0.001, 1.0),
             "delayed_messages_max": (1, 100_000_000),
+            "half_messages_max": (1, 10_000_000),
+            "half_outcomes_kept": (1, 10_000_000),
+            "half_after_s": (0.01, 86400.0),
+            "half_interval_s": (0.01, 86400.0),
+            "half_checks_max": (0, 1_000_000),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
@@ -182,6 +192,11 @@ class NodeSettings(TypedDict, total=False):
     topics_disk_forced: float
     topics_disk_full: float
     delayed_messages_max: int
+    half_messages_max: int
+    half_outcomes_kept: int
+    half_after_s: float
+    half_interval_s: float
+    half_checks_max: int
 
 
 def message_bytes_most(settings: Settings) -> int:

@@ -5,6 +5,8 @@ Error
 ├── UsageError (ValueError)        the call is wrong; nothing was done
 │   ├── QueueNotFound, ExchangeNotFound, TopicNotFound
 │   ├── DeclarationMismatch        exists with other properties
+│   ├── HalfFinished               a half message that was committed is rolled back, or the other way round
+│   ├── HalfNotFound               a half message that is not there; what became of it is not kept
 │   ├── ResourceLocked             an exclusive queue of another client
 │   ├── InvalidName
 │   └── MessageTooLarge
@@ -176,6 +178,14 @@ class StartFailed(Error):
 
 class NoRoom(LimitError, StartFailed):
     """There is too little shared memory, memory or disk to start a node; the message has the figures."""
+
+
+class HalfFinished(UsageError):
+    """A half message that was committed cannot be rolled back, nor one that was rolled back be committed."""
+
+
+class HalfNotFound(UsageError):
+    """There is no such half message, nor is it kept what became of it."""
 
 
 class StoreError(Error):

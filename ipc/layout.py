@@ -82,6 +82,8 @@ CRASH_POINTS = (
     "retain_removed",  # retention: a file of the log is unlinked, its folder is not synced
     "topic_later_came",  # topic worker: a message that was to come later is appended to its topic, nothing is sealed
     "topic_later_saved",  # topic worker's helper: a snapshot of those that are to come has its name
+    "topic_half_finished",  # topic worker: a record says what became of a half message, nothing is sealed
+    "topic_halves_saved",  # topic worker's helper: a snapshot of half messages has its name
 )
 
 CONSTANTS: dict[str, int] = {

@@ -31,6 +31,8 @@ from warren.engine.errors import (
     ExchangeNotFound,
     Fenced,
     FormatVersionError,
+    HalfFinished,
+    HalfNotFound,
     InvalidName,
     LimitError,
     MessageTooLarge,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from warren.workers.faces.replay import Replayed
     from warren.workers.faces.store import Store
     from warren.workers.faces.subscription import Subscription
+    from warren.workers.faces.topic_halves import Half, HalfMessage
     from warren.workers.faces.topic_reader import Reader
     from warren.workers.faces.topic_reading import ReadResult, ReadStatus
     from warren.workers.faces.topics import Position, Topic
@@ -85,6 +88,8 @@ _LATER = {
     "Message": "warren.workers.faces.message",
     "Confirm": "warren.workers.faces.queues",
     "Subscription": "warren.workers.faces.subscription",
+    "Half": "warren.workers.faces.topic_halves",
+    "HalfMessage": "warren.workers.faces.topic_halves",
     "Reader": "warren.workers.faces.topic_reader",
     "ReadResult": "warren.workers.faces.topic_reading",
     "Replayed": "warren.workers.faces.replay",
@@ -131,6 +136,8 @@ __all__ = [
     "Topic",
     "Position",
     "Record",
+    "Half",
+    "HalfMessage",
     "Reader",
     "ReadResult",
     "Replayed",
@@ -146,6 +153,8 @@ __all__ = [
     "ExchangeNotFound",
     "TopicNotFound",
     "DeclarationMismatch",
+    "HalfFinished",
+    "HalfNotFound",
     "ResourceLocked",
     "InvalidName",
     "MessageTooLarge",

@@ -19,6 +19,8 @@
 from warren.workers.faces.aio import (
     Confirm,
     Consumer,
+    Half,
+    HalfMessage,
     Message,
     Node,
     Position,
@@ -54,6 +56,8 @@ __all__ = [
     "Topic",
     "Position",
     "Record",
+    "Half",
+    "HalfMessage",
     "Reader",
     "ReadResult",
     "ReadStatus",

@@ -19,8 +19,8 @@ PyObject *wr_topic_append_again(PyObject *op, PyObject *const *args, Py_ssize_t 
         wr_body_take(c, args[0], told.n, &body))
         return NULL;
     PyObject *level = PyLong_FromLong(WR_LEVEL_SYNCED);
-    how.later = later;
-    if (!level || !wr_topic_record_size(h, told.n, (uint64_t)body.length, later, queue) || wr_topic_ready(h, level, args[5], Py_True, &how)) {
+    how.kind = later ? WR_APPEND_LATER : WR_APPEND_NOW;
+    if (!level || !wr_topic_record_size(h, told.n, (uint64_t)body.length, later ? WR_APPEND_LATER : WR_APPEND_NOW, queue) || wr_topic_ready(h, level, args[5], Py_True, &how)) {
         Py_XDECREF(level);
         wr_body_drop(&body);
         return NULL;

@@ -156,7 +156,7 @@ static int look_at_all(batch *b, uint64_t now_ms) {
         else if (!own && (b->queues || keyed)) to->queue = wr_topic_turn(b->h);
         if (b->born && PyTuple_GET_ITEM(b->born, i) != Py_None && number_of(PyTuple_GET_ITEM(b->born, i), 63, "born", &to->born_ms)) return wrong(b, i);
         if (keep_body(b, PyTuple_GET_ITEM(b->bodies, i), to) ||
-            !(to->size = wr_topic_record_size(b->h, to->told_n, to->body_length, b->later != Py_None, to->queue)))
+            !(to->size = wr_topic_record_size(b->h, to->told_n, to->body_length, b->later != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW, to->queue)))
             return wrong(b, i);
         b->several |= to->queue != b->items[0].queue;
     }
@@ -255,7 +255,7 @@ PyObject *wr_topic_append_many(PyObject *op, PyObject *const *args, Py_ssize_t g
     wr_appended *appended = NULL;
     WR_ARGUMENTS(10, "bodies, keys, tags, properties, queues, born, later, level, timeout, wait");
     b.later = args[6];
-    how.later = b.later != Py_None;
+    how.kind = b.later != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW;
     if (wr_topic_current(b.h)) return NULL;
     int error = take_arguments(&b, args) || look_at_all(&b, wr_wall_ms()) || wr_topic_ready(b.h, args[7], args[8], args[9], &how) ||
                 !(appended = plan(&b)) || send(&b, appended, &how);

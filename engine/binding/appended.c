@@ -67,6 +67,9 @@ int wr_appended_check(ClientObject *c, wr_appended *appended) {
         if (result == WR_RESULT_REFUSED)
             return wr_raise("MessageTooLarge", "the message is larger than a commit of the log can be: split it, or start the node with larger "
                                                "settings topic_ring_bytes and log_file_bytes");
+        if (result == WR_RESULT_FULL && appended->half)
+            return wr_raise("LimitError", "as many half messages are neither committed nor rolled back as the setting half_messages_max allows, or "
+                                          "as there is memory for: finish some (topic.halves() lists them), or start the node with a larger one");
         if (result == WR_RESULT_FULL)
             return wr_raise("LimitError", "as many messages are to come later as the setting delayed_messages_max allows, or as there is memory "
                                           "for: wait until some have come, or start the node with a larger one");

@@ -16,6 +16,7 @@ typedef struct {
 typedef struct {
     uint32_t runs_n;
     bool many;          /* the value is a list */
+    bool half;          /* it is a half message */
     uint8_t host[WR_HOST_V4_SIZE];
     uint64_t records_n;
     uint32_t *sizes;    /* of records in the log, as they were sent; NULL: there is one */

@@ -1,5 +1,6 @@
 /* Appending to a topic: what one message and many have in common. Declared in binding/topic_handle.h. */
 #include "binding/topic_handle.h"
+#include "topics/half_record.h"
 #include "topics/record.h"
 #include "topics/scheduled.h"
 
@@ -24,7 +25,7 @@ int wr_topic_ready(TopicHandleObject *h, PyObject *level, PyObject *timeout, PyO
 int wr_topic_send(TopicHandleObject *h, uint32_t queue, uint64_t born_ms, const wr_append_record *records, uint32_t n, wr_append_run *run,
                   wr_append_how *how, bool first) {
     ClientObject *c = h->client;
-    const wr_append to = {.server = h->server, .topic = h->topic, .queue = queue, .born_ms = born_ms, .level = how->level, .later = how->later};
+    const wr_append to = {.server = h->server, .topic = h->topic, .queue = queue, .born_ms = born_ms, .level = how->level, .kind = how->kind};
     wr_made_from made = {c, h->catalog}, *begins = first ? &made : NULL;
     wr_condition blocked = {NULL, 0, h->server};
     for (;;) {
@@ -80,13 +81,15 @@ int wr_topic_queue(const TopicHandleObject *h, PyObject *queue, uint32_t *to, bo
     return 0;
 }
 
-uint32_t wr_topic_record_size(const TopicHandleObject *h, uint32_t properties_length, uint64_t body_length, bool later, uint32_t queue) {
+uint32_t wr_topic_record_size(const TopicHandleObject *h, uint32_t properties_length, uint64_t body_length, wr_append_kind kind, uint32_t queue) {
     wr_record_reason reason;
-    const uint32_t more = later ? wr_scheduled_more(h->name_length, queue) : 0;
-    uint32_t size = wr_record_size(0, later ? WR_SCHEDULED_TOPIC_BYTES : h->name_length, (uint64_t)properties_length + more, body_length, &reason);
+    uint32_t more = 0, topic_n = h->name_length;
+    if (kind == WR_APPEND_LATER) more = wr_scheduled_more(h->name_length, queue), topic_n = WR_SCHEDULED_TOPIC_BYTES;
+    if (kind == WR_APPEND_HALF) more = wr_half_more(h->name_length, queue), topic_n = WR_HALF_TOPIC_BYTES;
+    uint32_t size = wr_record_size(0, topic_n, (uint64_t)properties_length + more, body_length, &reason);
     if (!size && reason == WR_RECORD_PROPERTIES_LENGTH)
-        wr_raise("MessageTooLarge", "keys, tag and properties of a message that comes later have %u bytes at most: put more into the body",
-                 WR_PROPERTIES_BYTES_MAX - more);
+        wr_raise("MessageTooLarge", "keys, tag and properties of a message that %s have %u bytes at most: put more into the body",
+                 kind == WR_APPEND_HALF ? "is prepared" : "comes later", WR_PROPERTIES_BYTES_MAX - more);
     else if (!size) wr_raise("MessageTooLarge", "a message of a topic has %d bytes at most with what is told of it: split it", WR_RECORD_BYTES_MAX);
     if (!size || size <= h->record_bytes_max) return size;
     wr_raise("MessageTooLarge", "topic %R: the message takes %u bytes in the log, which takes %llu at most, by the setting %U", h->name, size,

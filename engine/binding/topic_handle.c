@@ -46,8 +46,7 @@ static void handle_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-/* append(body, key, tag, properties, queue, born, later, level, timeout, wait) */
-static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+static PyObject *append_one(PyObject *op, PyObject *const *args, Py_ssize_t given, bool half) {
     TopicHandleObject *h = (TopicHandleObject *)op;
     ClientObject *c = h->client;
     wr_append_how how;
@@ -58,11 +57,11 @@ static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t g
     bool chosen;
     WR_ARGUMENTS(10, "body, key, tag, properties, queue, born, later, level, timeout, wait");
     if (args[5] != Py_None && number_of(args[5], 63, "born", &born_ms)) return NULL;
-    how.later = args[6] != Py_None;
+    how.kind = half ? WR_APPEND_HALF : args[6] != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW;
     if (wr_topic_current(h) || wr_told_pack(&told, args[1], args[2], args[3]) || wr_told_later(&told, args[6]) || wr_topic_queue(h, args[4], &queue, &chosen) ||
         wr_body_take(c, args[0], told.n, &body))
         return NULL;
-    if (!wr_topic_record_size(h, told.n, (uint64_t)body.length, how.later, h->queues_n - 1) || wr_topic_ready(h, args[7], args[8], args[9], &how)) {
+    if (!wr_topic_record_size(h, told.n, (uint64_t)body.length, how.kind, h->queues_n - 1) || wr_topic_ready(h, args[7], args[8], args[9], &how)) {
         wr_body_drop(&body);
         return NULL;
     }
@@ -70,12 +69,19 @@ static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t g
     if (args[5] == Py_None) born_ms = wr_wall_ms();
     const wr_append_record record = {.properties = told.bytes, .body = body.bytes, .properties_length = told.n, .body_length = (uint32_t)body.length};
     wr_appended *appended = wr_appended_one(queue, h->host);
+    if (appended) appended->half = half;
     int error = appended ? wr_topic_send(h, queue, born_ms, &record, 1, appended->runs, &how, true) : -1;
     wr_body_drop(&body);
     if (!error) return wr_topic_confirmed(h, appended, &how);
     wr_appended_free(c, appended);
     return NULL;
 }
+
+/* append(body, key, tag, properties, queue, born, later, level, timeout, wait) */
+static PyObject *handle_append(PyObject *op, PyObject *const *args, Py_ssize_t given) { return append_one(op, args, given, false); }
+
+/* prepare(…): the same of a half message; `later` is None. */
+static PyObject *handle_prepare(PyObject *op, PyObject *const *args, Py_ssize_t given) { return append_one(op, args, given, true); }
 
 /* tell(name, record_bytes_max, record_limit): for what it raises. */
 static PyObject *handle_tell(PyObject *op, PyObject *args) {
@@ -118,6 +124,7 @@ static PyGetSetDef attributes[] = {{"topic", handle_get_topic, NULL, "id of the 
 static PyMethodDef methods[] = {
     FAST("append", handle_append, "append(body, key, tag, properties, queue, born, later, level, timeout, wait) -> Position | Confirm"),
     FAST("append_again", wr_topic_append_again, "append_again(body, properties, queue, born, later, timeout) -> Position"),
+    FAST("prepare", handle_prepare, "prepare(body, key, tag, properties, queue, born, None, level, timeout, wait) -> Position | Confirm"),
     FAST("append_many", wr_topic_append_many,
          "append_many(bodies, keys, tags, properties, queues, born, later, level, timeout, wait) -> list of Position | Confirm"),
     FAST("check_many", wr_topic_check_many, "check_many(bodies, keys, tags, properties, queues, born, later): raises what is wrong with them"),

@@ -21,7 +21,8 @@ typedef struct {
 typedef struct {
     int level;
     uint64_t deadline;
-    bool wait, later;
+    bool wait;
+    wr_append_kind kind;
 } wr_append_how;
 
 /* Does the handle hold? 0, -1 with an exception; AttachmentLost: make another one. */
@@ -35,8 +36,8 @@ int wr_topic_send(TopicHandleObject *h, uint32_t queue, uint64_t born_ms, const 
 PyObject *wr_topic_confirmed(TopicHandleObject *h, wr_appended *appended, const wr_append_how *how);
 /* The queue that an argument names, 0 … queues - 1; None: false. */
 int wr_topic_queue(const TopicHandleObject *h, PyObject *queue, uint32_t *to, bool *given);
-/* Bytes of its record in the log; 0 with an exception. `later`: of the one by which it comes later to that queue. */
-uint32_t wr_topic_record_size(const TopicHandleObject *h, uint32_t properties_length, uint64_t body_length, bool later, uint32_t queue);
+/* Bytes of its record in the log, for that queue; 0 with an exception. */
+uint32_t wr_topic_record_size(const TopicHandleObject *h, uint32_t properties_length, uint64_t body_length, wr_append_kind kind, uint32_t queue);
 static inline uint32_t wr_topic_turn(TopicHandleObject *h) {
     if (h->turn >= h->queues_n) h->turn = 0;
     return h->turn++;

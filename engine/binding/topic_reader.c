@@ -131,6 +131,16 @@ static PyObject *reader_delayed(ReaderObject *self, PyObject *none) {
     return error ? failed_with(error) : PyLong_FromUnsignedLongLong(n);
 }
 
+/* halves(): half messages of the topic that are pending, or None. */
+static PyObject *reader_halves(ReaderObject *self, PyObject *none) {
+    (void)none;
+    uint64_t n;
+    if (enter(self)) return NULL;
+    const int error = wr_topic_reader_halves(self->reader, &n);
+    self->busy = false;
+    return error ? failed_with(error) : PyLong_FromUnsignedLongLong(n);
+}
+
 /* wait(queue, seen, seconds): True: the maximum is above `seen`; False: time is up, or a signal came; None: no such queue. */
 static PyObject *reader_wait(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
     uint32_t queue;
@@ -410,6 +420,28 @@ static PyObject *reader_find_id(ReaderObject *self, PyObject *text) {
     return error ? failed_with(error) : answered;
 }
 
+/* half(position, size): the record of a half message; False: it is not there. */
+static PyObject *reader_half(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    uint64_t position, size;
+    WR_ARGUMENTS(2, "position, size");
+    if (number_of(args[0], 63, "position", &position) || number_of(args[1], 31, "size", &size) || enter(self)) return NULL;
+    wr_record r;
+    const uint8_t *bytes;
+    batch b = {0};
+    int error;
+    wr_message_kind kind;
+    Py_BEGIN_ALLOW_THREADS
+    kind = wr_topic_lookup_half(self->reader, position, (uint32_t)size, &r, &bytes, &error);
+    if (kind == WR_MESSAGE_THERE) error = batch_put(&b, &r, bytes);
+    Py_END_ALLOW_THREADS
+    PyObject *list = error ? NULL : batch_give(&b), *found = NULL;
+    if (list) found = Py_NewRef(PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, 0) : Py_False);
+    Py_XDECREF(list);
+    batch_free(&b);
+    self->busy = false;
+    return error ? failed_with(error) : found;
+}
+
 /* ---- retention and holds ---- */
 
 static PyObject *reader_first_time(ReaderObject *self, PyObject *object) {
@@ -545,6 +577,8 @@ static PyMethodDef reader_methods[] = {
     FAST("columns", reader_columns, "columns(queue, offset, end, records_max, bytes_max): an answer with columns."),
     FAST("seek", reader_seek, "seek(queue, when, upper): an offset, -1 or None."),
     FAST("find", reader_find, "find(key, since, until, limit, strict): (records, damage)."),
+    {"halves", (PyCFunction)reader_halves, METH_NOARGS, "halves(): half messages that are pending, or None."},
+    FAST("half", reader_half, "half(position, size): the record of a half message; False: it is not there."),
     {"find_id", (PyCFunction)reader_find_id, METH_O, "find_id(message id): (records, damage)."},
     {NULL, NULL, 0, NULL},
 };

@@ -57,16 +57,17 @@ static void release_all(server_object *o) {
 
 static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"superblock", "server", "folder", "ring", "rows", "node", "boot", "ring_bytes", "log_file_bytes",
-                            "consume_queue_entries", "index_slots", "index_entries", "spin_us", "tick_ms", "commit_bytes", "delayed_max", NULL};
+                            "consume_queue_entries", "index_slots", "index_entries", "spin_us", "tick_ms", "commit_bytes", "delayed_max",
+                            "halves_max", "half_outcomes", "half_after_ms", "half_interval_ms", "half_checks", NULL};
     PyObject *super, *rows;
     const char *node, *boot;
     Py_ssize_t node_n, boot_n;
     int folder, ring;
-    unsigned int server, entries, slots, index_entries;
-    unsigned long long ring_bytes, file_bytes, spin_us, tick_ms, commit_bytes, delayed_max;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiiOy#y#$KKIIIKKKK", names, &super, &server, &folder, &ring, &rows, &node, &node_n, &boot, &boot_n,
+    unsigned int server, entries, slots, index_entries, half_checks;
+    unsigned long long ring_bytes, file_bytes, spin_us, tick_ms, commit_bytes, delayed_max, halves_max, half_outcomes, half_after_ms, half_interval_ms;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiiOy#y#$KKIIIKKKKKKKKI", names, &super, &server, &folder, &ring, &rows, &node, &node_n, &boot, &boot_n,
                                      &ring_bytes, &file_bytes, &entries, &slots, &index_entries, &spin_us, &tick_ms, &commit_bytes,
-                                     &delayed_max))
+                                     &delayed_max, &halves_max, &half_outcomes, &half_after_ms, &half_interval_ms, &half_checks))
         return NULL;
     if (server >= WR_SERVERS_MAX || node_n != 16 || boot_n != 16 || !ring_bytes || ring_bytes & (ring_bytes - 1) || ring_bytes % WR_PAGE_BYTES) {
         PyErr_SetString(PyExc_ValueError, "server is an index of the superblock, node and boot are 16 bytes, ring_bytes is a power of two");
@@ -88,7 +89,8 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                                        .rows_max = WR_TOPIC_ROWS_MAX, .ring_bytes = ring_bytes, .log_file_bytes = file_bytes,
                                        .consume_queue_entries = entries, .index_slots = slots, .index_entries = index_entries,
                                        .spin_ns = spin_us * 1000, .tick_ns = tick_ms * 1000000, .commit_bytes = commit_bytes,
-                                       .delayed_max = delayed_max};
+                                       .delayed_max = delayed_max, .halves_max = halves_max, .half_outcomes_kept = half_outcomes,
+                                       .half_after_ms = half_after_ms, .half_interval_ms = half_interval_ms, .half_checks_max = half_checks};
     memcpy(options.node, node, 16);
     memcpy(options.boot, boot, 16);
     options.ring = o->ring = wr_topic_ring_map(ring, ring_bytes);
@@ -267,8 +269,9 @@ static PyObject *server_later_read(PyObject *self, PyObject *arg) {
     return Py_BuildValue("(KKK)", (unsigned long long)head.position, (unsigned long long)head.epoch, (unsigned long long)head.number);
 }
 
-/* later_walk(anew, position, epoch, number): (the position where the walk ended, gaps). */
-static PyObject *server_later_walk(PyObject *self, PyObject *args) {
+typedef int (*a_walk)(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps);
+
+static PyObject *walk_log(PyObject *self, PyObject *args, a_walk walk) {
     int anew, error;
     unsigned long long position, epoch, number;
     if (!PyArg_ParseTuple(args, "pKKK", &anew, &position, &epoch, &number)) return NULL;
@@ -278,13 +281,16 @@ static PyObject *server_later_walk(PyObject *self, PyObject *args) {
     uint32_t gaps;
     ((server_object *)self)->running = true;
     Py_BEGIN_ALLOW_THREADS
-    error = wr_topic_worker_later(w, anew, position, epoch, number, &end, &gaps);
+    error = walk(w, anew, position, epoch, number, &end, &gaps);
     Py_END_ALLOW_THREADS
     ((server_object *)self)->running = false;
     if (error == ENOMEM) return PyErr_NoMemory();
     if (error) return os_error(error);
     return Py_BuildValue("(KI)", (unsigned long long)end, gaps);
 }
+
+/* later_walk(anew, position, epoch, number): (the position where the walk ended, gaps). */
+static PyObject *server_later_walk(PyObject *self, PyObject *args) { return walk_log(self, args, wr_topic_worker_later); }
 
 /* later_copy(): what is pending as of the last sealed commit: (position, number, messages as bytes for later_encode). */
 static PyObject *server_later_copy(PyObject *self, PyObject *none) {
@@ -344,6 +350,115 @@ static PyObject *server_later_hold(PyObject *self, PyObject *none) {
     if (!w) return NULL;
     w->s.held = true;
     Py_RETURN_NONE;
+}
+
+/* ---- half messages ---- */
+
+/* halves_read(file): (position, epoch, number) of a snapshot, which is taken up. Raises ValueError: what is wrong with it. */
+static PyObject *server_halves_read(PyObject *self, PyObject *arg) {
+    Py_buffer file;
+    wr_topic_worker *w = not_begun(self);
+    if (!w || PyObject_GetBuffer(arg, &file, PyBUF_SIMPLE)) return NULL;
+    wr_halves_head head = {0};
+    memcpy(head.node, w->o.node, sizeof head.node);
+    const char *wrong;
+    ((server_object *)self)->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    wr_halves_free(&w->s.halves);
+    wrong = wr_halves_decode(&w->s.halves, file.buf, (uint64_t)file.len, &head);
+    Py_END_ALLOW_THREADS
+    ((server_object *)self)->running = false;
+    PyBuffer_Release(&file);
+    if (wrong && !strcmp(wrong, "memory")) return PyErr_NoMemory();
+    if (wrong) return PyErr_Format(PyExc_ValueError, "%s", wrong);
+    return Py_BuildValue("(KKK)", (unsigned long long)head.position, (unsigned long long)head.epoch, (unsigned long long)head.number);
+}
+
+/* halves_walk(anew, position, epoch, number): (the position where the walk ended, gaps). */
+static PyObject *server_halves_walk(PyObject *self, PyObject *args) { return walk_log(self, args, wr_topic_worker_halves); }
+
+/* halves_snapshot(epoch): as of the last sealed commit: (position, number, the file). */
+static PyObject *server_halves_snapshot(PyObject *self, PyObject *arg) {
+    const unsigned long long epoch = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
+    wr_halves_head head = {.position = state->sealed, .epoch = epoch, .number = state->number};
+    memcpy(head.node, w->o.node, sizeof head.node);
+    PyObject *file = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wr_halves_bytes(&w->s.halves));
+    if (!file) return NULL;
+    const uint64_t n = wr_halves_encode(&w->s.halves, &head, (uint8_t *)PyBytes_AS_STRING(file));
+    if (_PyBytes_Resize(&file, (Py_ssize_t)n)) return NULL;
+    return Py_BuildValue("(KKN)", (unsigned long long)head.position, (unsigned long long)head.number, file);
+}
+
+/* halves_lowest(): position of the first record that is still needed; None: none is. */
+static PyObject *server_halves_lowest(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    const uint64_t lowest = wr_half_lowest(&w->s.halves, wr_topic_log_look(w->s.log)->sealed);
+    if (lowest == UINT64_MAX) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(lowest);
+}
+
+/* half_decide(topic, position, kind): (what became of it, queue, offset, position of the record that says so). None: there is no such half message.
+ * BlockingIOError: there is no room now. ValueError: its record cannot be read. OSError: the log failed. */
+static PyObject *server_half_decide(PyObject *self, PyObject *args) {
+    unsigned int topic, kind;
+    unsigned long long position;
+    if (!PyArg_ParseTuple(args, "IKI", &topic, &position, &kind)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    wr_half_outcome o;
+    const int error = wr_half_decide(&w->s, topic, position, kind, &o);
+    if (error == ENOENT) Py_RETURN_NONE;
+    if (error == EUCLEAN) return PyErr_Format(PyExc_ValueError, "the record of the half message cannot be read");
+    if (error) return os_error(error);
+    return Py_BuildValue("(IIKK)", o.kind, o.queue, (unsigned long long)o.offset, (unsigned long long)o.by);
+}
+
+#define HALVES_AT_ONCE 256
+
+static PyObject *list_halves(const wr_half *halves, uint32_t n) {
+    PyObject *list = PyList_New(n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        PyObject *one = Py_BuildValue("(KIIK)", (unsigned long long)halves[i].position, halves[i].size, halves[i].asked, (unsigned long long)halves[i].due);
+        if (one) PyList_SET_ITEM(list, i, one);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* halves_ask(topic, most): ([(position, size, asked, due)] of those that are to be asked for now, in how many ms the next one is, None: none). */
+static PyObject *server_halves_ask(PyObject *self, PyObject *args) {
+    unsigned int topic, most;
+    if (!PyArg_ParseTuple(args, "II", &topic, &most)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    wr_half halves[HALVES_AT_ONCE];
+    uint64_t next;
+    const uint32_t n = wr_half_ask(&w->s, topic, halves, most < HALVES_AT_ONCE ? most : HALVES_AT_ONCE, &next);
+    PyObject *list = list_halves(halves, n);
+    if (!list || next == UINT64_MAX) return list ? Py_BuildValue("(NO)", list, Py_None) : NULL;
+    return Py_BuildValue("(NK)", list, (unsigned long long)(next > w->s.wall_ms ? next - w->s.wall_ms : 0));
+}
+
+/* halves_of(topic, position, most): [(position, size, asked, due)] of those that are pending, from a position on. */
+static PyObject *server_halves_of(PyObject *self, PyObject *args) {
+    unsigned int topic, most;
+    unsigned long long position;
+    if (!PyArg_ParseTuple(args, "IKI", &topic, &position, &most)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    wr_half halves[HALVES_AT_ONCE];
+    uint32_t n = 0;
+    for (const wr_half *half; n < most && n < HALVES_AT_ONCE && (half = wr_half_from(&w->s.halves, position, topic)); n++) {
+        halves[n] = *half;
+        position = half->position + 1;
+    }
+    return list_halves(halves, n);
 }
 
 static PyObject *server_begin(PyObject *self, PyObject *arg) {
@@ -685,7 +800,7 @@ static PyObject *server_counters(PyObject *self, PyObject *none) {
     if (!w) return NULL;
     const wr_topic_log_state *state = wr_topic_log_look(w->s.log);
     const wr_dispatcher_state found = wr_dispatcher_look(w->dispatcher);
-    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisKsKsKsKsisKsKsKsK}", "records", (unsigned long long)w->s.records_n, "messages",
+    return Py_BuildValue("{sKsKsKsKsKsKsisisKsisisKsKsKsKsisKsKsKsKsKsKsK}", "records", (unsigned long long)w->s.records_n, "messages",
                          (unsigned long long)(w->messages_n + w->s.records_n), "append", (unsigned long long)state->append, "sealed",
                          (unsigned long long)state->sealed, "number", (unsigned long long)state->number, "synced",
                          (unsigned long long)state->synced, "failed", state->failed, "no_space", state->no_space, "dispatched",
@@ -693,7 +808,8 @@ static PyObject *server_counters(PyObject *self, PyObject *none) {
                          (unsigned long long)found.checkpoints_n, "saved_position", (unsigned long long)found.saved_position, "retained",
                          (unsigned long long)found.retained, "saved", (unsigned long long)found.saved, "clean_error", found.clean_error, "delayed", (unsigned long long)w->s.pending.n,
                          "came", (unsigned long long)w->s.came_n, "unreadable", (unsigned long long)w->s.unreadable_n, "unreadable_at",
-                         (unsigned long long)w->s.unreadable_at);
+                         (unsigned long long)w->s.unreadable_at, "halves", (unsigned long long)wr_halves_pending(&w->s.halves), "put_aside",
+                         (unsigned long long)w->s.put_aside_n, "put_aside_at", (unsigned long long)w->s.put_aside_at);
 }
 
 /* The region of rows of a server that is dead: nobody sleeps on it any longer. */
@@ -718,6 +834,8 @@ static PyMethodDef server_methods[] = {
     M(retain, METH_VARARGS), M(retain_log, METH_O),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(later_read, METH_O),
     M(later_walk, METH_VARARGS), M(later_copy, METH_NOARGS), M(later_lowest, METH_NOARGS), M(later_hold, METH_NOARGS),
+    M(halves_read, METH_O), M(halves_walk, METH_VARARGS), M(halves_snapshot, METH_O), M(halves_lowest, METH_NOARGS),
+    M(half_decide, METH_VARARGS), M(halves_ask, METH_VARARGS), M(halves_of, METH_VARARGS),
     {"later_encode", server_later_encode, METH_VARARGS | METH_STATIC, NULL}, {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
 #undef M
 

@@ -46,7 +46,8 @@ int wr_attachment_append(wr_attachment *a, const wr_append *to, const wr_append_
     if (error) return error;
     fill(at, records, n);
     uint8_t flags = to->level == WR_LEVEL_SYNCED ? WR_FLAG_SYNCED : to->level == WR_LEVEL_WRITTEN ? WR_FLAG_WRITTEN : 0;
-    if (to->later) flags |= WR_FLAG_LATER;
+    if (to->kind == WR_APPEND_LATER) flags |= WR_FLAG_LATER;
+    if (to->kind == WR_APPEND_HALF) flags |= WR_FLAG_HALF;
     wr_command *command = wr_attachment_prepare(a, to->server, n > 1 ? WR_OP_APPEND_MANY : WR_OP_APPEND, flags, to->topic, sequence);
     if (!command) {
         blocked->server = to->server;

@@ -4,12 +4,18 @@
 #define WR_CLIENT_APPEND_H
 #include "client/attachment.h"
 
+typedef enum {
+    WR_APPEND_NOW,
+    WR_APPEND_LATER, /* their properties say when they come (topics/scheduled.h) */
+    WR_APPEND_HALF   /* it is one, and a half message (topics/halves.h) */
+} wr_append_kind;
+
 /* What the records of one command have in common. */
 typedef struct {
     uint32_t server, topic, queue;
     uint64_t born_ms; /* since 1970 */
     int level;
-    bool later; /* their properties say when they come (topics/scheduled.h) */
+    wr_append_kind kind;
 } wr_append;
 
 /* One record; its properties are good ones (topics/properties.h), else the worker closes the link. */

@@ -65,6 +65,11 @@ class TopicsFolder:
         """The snapshot of the messages that are to come later."""
         return self.path / "later"
 
+    @property
+    def halves(self) -> Path:
+        """The snapshot of half messages."""
+        return self.path / "halves"
+
 
 @dataclass(frozen=True)
 class WorkerFolder:

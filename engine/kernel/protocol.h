@@ -39,6 +39,7 @@
 #define WR_FLAG_DEDUPLICATE 64
 #define WR_FLAG_UNSEEN 128
 #define WR_FLAG_LATER 4
+#define WR_FLAG_HALF 8
 #define WR_RESULT_NONE 0
 #define WR_RESULT_OK 1
 #define WR_RESULT_NO 2
@@ -82,7 +83,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x61fdca5478949788ull
+#define WR_LAYOUT_HASH 0xfb82df4c4f0db7a5ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -316,7 +317,7 @@ typedef struct {
     _Atomic uint64_t bytes; /* of the records in the log, from `minimum` to `maximum`; stored before that */
     _Atomic uint64_t from; /* position of the first of them; all bits set: there is none */
     _Atomic uint64_t delayed; /* of the topic's queue 0: messages of the topic that are to come later */
-    uint8_t pad0_[8];
+    _Atomic uint64_t halves; /* of the topic's queue 0: half messages of the topic that are neither committed nor rolled back */
 } wr_topic_row;
 _Static_assert(sizeof(wr_topic_row) == 64, "wr_topic_row");
 _Static_assert(offsetof(wr_topic_row, key) == 0, "wr_topic_row.key");
@@ -326,6 +327,7 @@ _Static_assert(offsetof(wr_topic_row, appended) == 24, "wr_topic_row.appended");
 _Static_assert(offsetof(wr_topic_row, bytes) == 32, "wr_topic_row.bytes");
 _Static_assert(offsetof(wr_topic_row, from) == 40, "wr_topic_row.from");
 _Static_assert(offsetof(wr_topic_row, delayed) == 48, "wr_topic_row.delayed");
+_Static_assert(offsetof(wr_topic_row, halves) == 56, "wr_topic_row.halves");
 
 /* One group of readers; behind the rows of topics. Writer: the topic worker. Its members look at it before each message. */
 typedef struct {

@@ -62,6 +62,8 @@ PROTOCOL: dict[str, int] = {
     "FLAG_UNSEEN": 128,
     # of an APPEND: its messages come later; their properties say when (engine/topics/later.h)
     "FLAG_LATER": 4,
+    # of an APPEND: its message is a half one, which is committed or rolled back afterwards (engine/topics/halves.h)
+    "FLAG_HALF": 8,
     # result word of a command record; the server writes it before it publishes `processed`
     "RESULT_NONE": 0,
     "RESULT_OK": 1,
@@ -70,7 +72,7 @@ PROTOCOL: dict[str, int] = {
     "RESULT_MASKED": 4,
     "RESULT_REFUSED": 5,  # PUBLISH: a queue was full and refused it (overflow reject-publish); the others have it
     "RESULT_DUPLICATE": 6,  # PUBLISH: every queue has seen its key within its window; nothing was stored
-    "RESULT_FULL": 7,  # APPEND with FLAG_LATER: as many messages are pending as can be
+    "RESULT_FULL": 7,  # APPEND with FLAG_LATER or FLAG_HALF: as many messages are pending as can be
     # delivery slot state
     "DELIVERY_FREE": 0,
     "DELIVERY_HELD": 1,
@@ -100,7 +102,7 @@ PROTOCOL: dict[str, int] = {
     "DIRECTORY_WAYS": 32,
     # APPEND: `queue` is the topic's id, `row` the queue's number, `tag` the time when it was born (ms since 1970), the blob
     # properties and body. APPEND_MANY: `count` parts (append_part), then properties and body of each. Before RESULT_OK the
-    # worker writes where the first record lies into `id`: queue offset (with FLAG_LATER 2^64 − 1: it has none yet), then
+    # worker writes where the first record lies into `id`: queue offset (with FLAG_LATER, FLAG_HALF 2^64 − 1: none yet), then
     # position in the log, 8 bytes each.
     "APPEND_COUNT_MAX": 4096,
     # rows of topics: a node's queues of topics at most, and how many pairs of wake words their readers share
@@ -298,6 +300,7 @@ TOPIC_ROW = Struct(
         Field("bytes", 32, "a64", "of the records in the log, from `minimum` to `maximum`; stored before that"),
         Field("from", 40, "a64", "position of the first of them; all bits set: there is none"),
         Field("delayed", 48, "a64", "of the topic's queue 0: messages of the topic that are to come later"),
+        Field("halves", 56, "a64", "of the topic's queue 0: half messages of the topic that are neither committed nor rolled back"),
     ),
 )
 

@@ -1,6 +1,7 @@
 /* Records into the log. Declared in topics/append.h. */
 #include "topics/append.h"
 #include "topics/control.h"
+#include "topics/halves.h"
 #include "topics/intake.h"
 #include "topics/later.h"
 #include "topics/links.h"
@@ -48,6 +49,7 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
     }
     if (!topic || c->row >= topic->queues_n) return wr_append_answer(s, l, record, WR_RESULT_NO); /* deleted meanwhile, or never there */
     if (c->flags & WR_FLAG_LATER) return wr_later_append(s, l, c, record, topic);
+    if (c->flags & WR_FLAG_HALF) return wr_half_append(s, l, c, record, topic);
     const uint8_t *blob = wr_view_blob(&l->view, c->body, c->length), *data;
     static _Thread_local wr_append_lengths of;
     wr_topic_outcome outcome;

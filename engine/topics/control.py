@@ -1,4 +1,5 @@
-"""Control requests of the topic worker: what readers of a group ask it (OP_CONTROL). engine/topics/keeper.py answers.
+"""Control requests of the topic worker (OP_CONTROL): of readers of a group, and of those who prepare half messages.
+engine/topics/keeper.py answers, halves.py what is about half messages.
 
 A request is a msgpack map with its operation's name as `op`; each operation is one class here, and has one class of
 answers. The asking side (workers/client) makes requests of these classes and reads answers by them. A refusal is a
@@ -89,6 +90,32 @@ class DescribeGroup(Request, tag="describe_group"):
     group: _Group
 
 
+_Place = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class FinishHalf(Request, tag="finish_half"):
+    """Commit or roll back the half message at a position of the log: `Finished` says what became of it, durable. If it
+    was finished before, nothing is done, and that is told. Raises HalfNotFound.
+    """
+
+    position: _Place
+    commit: bool
+
+
+class CheckHalves(Request, tag="check_halves"):
+    """A client answers for half messages of this topic that were left behind; which of them it is to answer for now,
+    `most` at most: `ToCheck`. Nobody else is asked about these for some time.
+    """
+
+    most: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+
+
+class ListHalves(Request, tag="list_halves"):
+    """Half messages of the topic that are pending, from a position on, in the order of the log: `Halves`."""
+
+    position: _Place = 0
+
+
 class Assigned(msgspec.Struct):
     """`given`: (queue, generation, committed offset, −1: none) of each queue that is the member's; `give_back`: queues
     that are its own until it has given them back; `generation`: of the group. `row`, `stamp`: where the group's stamp
@@ -124,8 +151,55 @@ class Described(msgspec.Struct):
     offsets: list[int]
 
 
-Answer = Assigned | Done | Names | Described
+class Pending(msgspec.Struct, array_like=True):
+    """A half message: where its record lies, and its bytes; how often it was asked for; when it is asked for next, in
+    milliseconds since 1970.
+    """
+
+    position: int
+    size: int
+    asked: int
+    due: int
+
+
+class Finished(msgspec.Struct):
+    """`kind`: HALF_… (formats.py); of a committed one `queue` and `offset`; `position`: of the record that says so."""
+
+    kind: int
+    queue: int
+    offset: int
+    position: int
+
+
+class ToCheck(msgspec.Struct):
+    """Half messages to answer for; `again_s`: when the client is to ask which others."""
+
+    halves: list[Pending]
+    again_s: float
+
+
+class Halves(msgspec.Struct):
+    """Half messages; `more`: there may be others behind them."""
+
+    halves: list[Pending]
+    more: bool
+
+
+class NoRoom(Exception):
+    """The log has no room for the answer's record now: the request is asked for again."""
+
+
+Answer = Assigned | Done | Names | Described | Finished | ToCheck | Halves
 
 decode = msgspec.msgpack.Decoder(
-    SyncGroup | CommitOffsets | LeaveGroup | SeekGroup | DeleteGroup | ListGroups | DescribeGroup
+    SyncGroup
+    | CommitOffsets
+    | LeaveGroup
+    | SeekGroup
+    | DeleteGroup
+    | ListGroups
+    | DescribeGroup
+    | FinishHalf
+    | CheckHalves
+    | ListHalves
 ).decode

@@ -30,6 +30,10 @@
 #define WR_BOUNDS_VERSION 1
 #define WR_GROUPS_VERSION 1
 #define WR_LATER_VERSION 1
+#define WR_HALVES_VERSION 1
+#define WR_HALF_COMMITTED 1
+#define WR_HALF_ROLLED_BACK 2
+#define WR_HALF_PUT_ASIDE 3
 #define WR_DELAY_LEVELS_N 18
 #define WR_DELAY_MS_MAX 0xf731400
 #define WR_DELAY_LEVEL_1_MS 1000
@@ -61,8 +65,10 @@
 #define WR_TIMER_TOPIC "rmq_sys_wheel_timer"
 #define WR_HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
 #define WR_OP_HALF_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#define WR_PUT_ASIDE_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
 #define WR_CHECKPOINT_MAGIC "WRTOPICS"
 #define WR_LATER_MAGIC "WRLATER_"
+#define WR_HALVES_MAGIC "WRHALVES"
 
 /* Head of a record of the commit log, up to the born host. */
 #define WR_LOG_HEAD_AT_SIZE 0 /* u32: bytes of the whole record */
@@ -235,5 +241,34 @@
 #define WR_PENDING_AT_SIZE 16 /* u32: bytes of that record */
 #define WR_PENDING_AT_TOPIC 20 /* u32: id of the topic that it is for */
 #define WR_PENDING_SIZE 24
+
+/* Head of the snapshot of half messages (`halves`): half records, then half_outcome records follow. */
+#define WR_HALVES_AT_MAGIC 0 /* bytes[8]: HALVES_MAGIC */
+#define WR_HALVES_AT_VERSION 8 /* u32: HALVES_VERSION */
+#define WR_HALVES_AT_CRC 12 /* u32: CRC-32C of all of the file but these 4 bytes */
+#define WR_HALVES_AT_NODE 16 /* bytes[16]: whose log it is */
+#define WR_HALVES_AT_POSITION 32 /* u64: what the log says below it is contained, and on stable storage; it is walked from here on */
+#define WR_HALVES_AT_EPOCH 40 /* u64: no commit from there on has a lower one */
+#define WR_HALVES_AT_NUMBER 48 /* u64: of the last commit below it */
+#define WR_HALVES_AT_PENDING_N 56 /* u64: half records that follow */
+#define WR_HALVES_AT_OUTCOMES_N 64 /* u64: half_outcome records behind them */
+#define WR_HALVES_SIZE 72
+
+/* A half message of which it is not known yet what becomes of it. */
+#define WR_HALF_AT_POSITION 0 /* u64: physical_offset of its record, of HALF_TOPIC */
+#define WR_HALF_AT_DUE 8 /* u64: when it is asked for, milliseconds since 1970 */
+#define WR_HALF_AT_SIZE 16 /* u32: bytes of that record */
+#define WR_HALF_AT_TOPIC 20 /* u32: id of the topic that it is for */
+#define WR_HALF_AT_ASKED 24 /* u32: how often it was asked for */
+#define WR_HALF_SIZE 28
+
+/* What became of a half message. */
+#define WR_HALF_OUTCOME_AT_HALF 0 /* u64: physical_offset of its record */
+#define WR_HALF_OUTCOME_AT_BY 8 /* u64: physical_offset of the record that says so */
+#define WR_HALF_OUTCOME_AT_OFFSET 16 /* u64: HALF_COMMITTED: of the message in its queue */
+#define WR_HALF_OUTCOME_AT_QUEUE 24 /* u32: HALF_COMMITTED: queue of the topic */
+#define WR_HALF_OUTCOME_AT_TOPIC 28 /* u32: id of the topic that it was for */
+#define WR_HALF_OUTCOME_AT_KIND 32 /* u32: HALF_… */
+#define WR_HALF_OUTCOME_SIZE 36
 
 #endif

@@ -34,6 +34,14 @@ prepared_transaction_offset: so the log itself says what has come. A snapshot, o
 pending at a position: later, then pending records in the order of their positions. One that is damaged, missing or of another
 node is none, and the log is walked from its first file.
 
+A half message (docs/design/027-halves.md) is a record of HALF_TOPIC with SYS_PREPARED: its flag is the id of the topic that it is for,
+TRAN_MSG, REAL_TOPIC and REAL_QID stand behind the properties that its publisher gave it; queue_id and queue_offset are 0. One record
+says what became of it, with the position of the half message as prepared_transaction_offset: with SYS_COMMIT the message in its
+topic, without those properties; with SYS_ROLLBACK a record of OP_HALF_TOPIC, or of PUT_ASIDE_TOPIC with the whole message, where
+nobody answered for it. A snapshot, one file, replaced as a whole, has what is pending at a position, and what became of the newest of
+those that are not: halves, then half records in the order of their positions, then half_outcome records in the order of `by`. One that
+is damaged, missing or of another node is none, and the log is walked from its first file.
+
 Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
 the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
 prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
@@ -113,6 +121,12 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 #: its half messages, and what became of them
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#: half messages of which nobody said in time what becomes of them (docs/design/027-halves.md)
+PUT_ASIDE_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+HALVES_MAGIC = "WRHALVES"
+HALVES_VERSION = 1
+#: what became of a half message
+HALF_COMMITTED, HALF_ROLLED_BACK, HALF_PUT_ASIDE = 1, 2, 3
 #: what RocketMQ's levels 1 to 18 say: 1 s 5 s 10 s 30 s, 1 to 10, 20 and 30 min, 1 and 2 h
 _S, _MIN, _H = 1000, 60_000, 3_600_000
 DELAY_LEVELS_MS = (_S, 5 * _S, 10 * _S, 30 * _S, *(n * _MIN for n in (*range(1, 11), 20, 30)), _H, 2 * _H)
@@ -160,6 +174,10 @@ CONSTANTS: dict[str, int] = {
     "BOUNDS_VERSION": BOUNDS_VERSION,
     "GROUPS_VERSION": GROUPS_VERSION,
     "LATER_VERSION": LATER_VERSION,
+    "HALVES_VERSION": HALVES_VERSION,
+    "HALF_COMMITTED": HALF_COMMITTED,
+    "HALF_ROLLED_BACK": HALF_ROLLED_BACK,
+    "HALF_PUT_ASIDE": HALF_PUT_ASIDE,
     "DELAY_LEVELS_N": len(DELAY_LEVELS_MS),
     "DELAY_MS_MAX": DELAY_MS_MAX,
     **{f"DELAY_LEVEL_{level}_MS": ms for level, ms in enumerate(DELAY_LEVELS_MS, 1)},
@@ -474,6 +492,53 @@ PENDING = Struct(
     ">",
 )
 
+HALVES = Struct(
+    "halves",
+    72,
+    "Head of the snapshot of half messages (`halves`): half records, then half_outcome records follow.",
+    (
+        Field("magic", 0, "bytes", "HALVES_MAGIC", 8),
+        Field("version", 8, "u32", "HALVES_VERSION"),
+        Field("crc", 12, "u32", "CRC-32C of all of the file but these 4 bytes"),
+        Field("node", 16, "bytes", "whose log it is", 16),
+        Field("position", 32, "u64", "what the log says below it is contained, and on stable storage; it is walked from here on"),
+        Field("epoch", 40, "u64", "no commit from there on has a lower one"),
+        Field("number", 48, "u64", "of the last commit below it"),
+        Field("pending_n", 56, "u64", "half records that follow"),
+        Field("outcomes_n", 64, "u64", "half_outcome records behind them"),
+    ),
+    ">",
+)
+
+HALF = Struct(
+    "half",
+    28,
+    "A half message of which it is not known yet what becomes of it.",
+    (
+        Field("position", 0, "u64", "physical_offset of its record, of HALF_TOPIC"),
+        Field("due", 8, "u64", "when it is asked for, milliseconds since 1970"),
+        Field("size", 16, "u32", "bytes of that record"),
+        Field("topic", 20, "u32", "id of the topic that it is for"),
+        Field("asked", 24, "u32", "how often it was asked for"),
+    ),
+    ">",
+)
+
+HALF_OUTCOME = Struct(
+    "half_outcome",
+    36,
+    "What became of a half message.",
+    (
+        Field("half", 0, "u64", "physical_offset of its record"),
+        Field("by", 8, "u64", "physical_offset of the record that says so"),
+        Field("offset", 16, "u64", "HALF_COMMITTED: of the message in its queue"),
+        Field("queue", 24, "u32", "HALF_COMMITTED: queue of the topic"),
+        Field("topic", 28, "u32", "id of the topic that it was for"),
+        Field("kind", 32, "u32", "HALF_…"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     LOG_HEAD,
@@ -498,6 +563,9 @@ STRUCTS = (
     GROUPS,
     LATER,
     PENDING,
+    HALVES,
+    HALF,
+    HALF_OUTCOME,
 )
 
 

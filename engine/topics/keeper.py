@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import ERROR
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -67,6 +68,8 @@ class Keeper:
     say: Say
     release_s: float = RELEASE_S
     waits: bool = False  #: a request waits for room in the log
+    #: who answers requests that are about no group
+    others: dict[type[control.Request], Callable[[Any], tuple[control.Answer, int]]] = field(default_factory=dict)
     _offsets: Offsets = field(default_factory=dict)
     _groups: dict[Key, Group] = field(default_factory=dict)
     _rows: dict[Key, GroupRow] = field(default_factory=dict)  # of those with members
@@ -204,7 +207,7 @@ class Keeper:
             if committed and self._told.get(key, 0) <= first:
                 try:
                     self._told[key] = self._append(key, committed)
-                except _NoRoom:
+                except control.NoRoom:
                     return None
         return max(self._told.values(), default=0)
 
@@ -278,7 +281,7 @@ class Keeper:
             ok = True
             try:
                 answer, until = self._answer(control.decode(content), slot, generation, time.monotonic())
-            except _NoRoom:
+            except control.NoRoom:
                 self.server.control_later(slot)
                 self.server.pending(_core.TOPIC_EVENT_CONTROL, True)  # until the next call
                 self.waits = True
@@ -297,12 +300,14 @@ class Keeper:
             self.server.control_answer(slot, reply, ok, until)
 
     def _answer(self, request: control.Request, slot: int, generation: int, now: float) -> tuple[control.Answer, int]:
-        """(answer, up to where the log must be synced before it leaves). Raises Error, OSError, _NoRoom."""
+        """(answer, up to where the log must be synced before it leaves). Raises Error, OSError, control.NoRoom."""
         queues = self.queues_of(request.topic)
         if queues is None:
             raise TopicNotFound(f"there is no topic with the id {request.topic}, or it was deleted")
         if isinstance(request, control.ListGroups):
             return self._names(request), 0
+        if (other := self.others.get(type(request))) is not None:
+            return other(request)
         assert isinstance(request, _OF_A_GROUP)
         key = request.topic, request.group
         group = self._group(key, queues)
@@ -348,10 +353,10 @@ class Keeper:
         return group
 
     def _append(self, key: Key, committed: dict[int, Committed]) -> int:
-        """Where the record ends. Raises OSError, _NoRoom."""
+        """Where the record ends. Raises OSError, control.NoRoom."""
         end = self.server.append_system(OFFSETS_TOPIC.encode(), offsets.encode(key, committed))
         if end is None:
-            raise _NoRoom
+            raise control.NoRoom
         self._changed = True
         return end
 
@@ -424,10 +429,6 @@ class Keeper:
 
 
 _OfMember = control.SyncGroup | control.CommitOffsets | control.LeaveGroup
-
-
-class _NoRoom(Exception):
-    """The log has no room now."""
 
 
 _OF_A_GROUP = (

@@ -1,4 +1,5 @@
 #include "topics/lookup.h"
+#include "topics/half_record.h"
 #include "kernel/bytes.h"
 #include "topics/hash.h"
 #include "topics/properties.h"
@@ -56,6 +57,17 @@ wr_message_kind wr_topic_lookup_at(wr_topic_reader *r, uint64_t position, const 
     if (kind != WR_MESSAGE_THERE || !store_host) return kind;
     bool same = store_host_bytes == wr_store_host_bytes(record->sys_flag) && !memcmp(*bytes + record->store_host_at, store_host, store_host_bytes);
     return same ? kind : WR_MESSAGE_NONE;
+}
+
+wr_message_kind wr_topic_lookup_half(wr_topic_reader *r, uint64_t position, uint32_t size, wr_record *record, const uint8_t **bytes, int *error) {
+    wr_log_reader_drop(&r->log); /* who asks for a position may err */
+    *error = size ? wr_log_reader_get(&r->log, position, size, 0, bytes) : ENODATA;
+    if (*error == ENOENT || *error == ENODATA) *error = 0, size = 0;
+    if (*error) return WR_MESSAGE_ERROR;
+    const bool there = size && wr_record_scan(*bytes, size, position, WR_SCAN_ALL, record) == WR_SCAN_RECORD && record->size == size &&
+                       wr_half_is(*bytes, record) && record->flag == r->id;
+    if (!there) wr_log_reader_drop(&r->log);
+    return there ? WR_MESSAGE_THERE : WR_MESSAGE_NONE;
 }
 
 int wr_topic_lookup_begin(wr_topic_lookup *l, wr_topic_reader *reader, wr_text key, int64_t since, int64_t until) {

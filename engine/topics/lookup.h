@@ -6,6 +6,10 @@
 #define WR_TOPICS_LOOKUP_H
 #include "topics/reader.h"
 
+/* The half message whose record lies at a position, with so many bytes, as the worker says. THERE; NONE: it is none of this topic's, or its file is
+ * not there; or ERROR. */
+wr_message_kind wr_topic_lookup_half(wr_topic_reader *reader, uint64_t position, uint32_t size, wr_record *record, const uint8_t **bytes, int *error);
+
 typedef struct {
     wr_topic_reader *reader;
     wr_text key;

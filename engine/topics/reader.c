@@ -104,15 +104,20 @@ int wr_topic_reader_bounds(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *
     return 0;
 }
 
-int wr_topic_reader_delayed(wr_topic_reader *r, uint64_t *n) {
+/* A count that stands in the row of the topic's queue 0. */
+static int count_of(wr_topic_reader *r, bool halves, uint64_t *n) {
     wr_topic_queue_open *q;
     int error = have_row(r, 0, &q);
     if (error) return error;
-    *n = atomic_load_explicit(&q->row->delayed, memory_order_acquire);
+    *n = atomic_load_explicit(halves ? &q->row->halves : &q->row->delayed, memory_order_acquire);
     if (wr_topic_row_is(q->row, wr_topic_row_key(r->id, 0))) return 0;
     q->row = NULL;
     return ENXIO;
 }
+
+int wr_topic_reader_delayed(wr_topic_reader *r, uint64_t *n) { return count_of(r, false, n); }
+
+int wr_topic_reader_halves(wr_topic_reader *r, uint64_t *n) { return count_of(r, true, n); }
 
 uint64_t wr_topic_reader_unshown(const wr_topic_reader *r) {
     const uint64_t number = r->rows ? wr_topic_confirmed_commit(r->rows) : 0;

@@ -77,6 +77,8 @@ int wr_topic_reader_bounds(wr_topic_reader *reader, uint32_t queue, wr_topic_bou
 
 /* Messages of the topic that are to come later. 0 or an errno, as before. */
 int wr_topic_reader_delayed(wr_topic_reader *reader, uint64_t *n);
+/* The same of half messages that are pending. */
+int wr_topic_reader_halves(wr_topic_reader *reader, uint64_t *n);
 
 /* The same as wr_topic_reader_bounds, when all of the queue is shown that was confirmed before this call; or `behind`. */
 int wr_topic_reader_all(wr_topic_reader *reader, uint32_t queue, wr_topic_bounds *bounds);

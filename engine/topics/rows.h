@@ -137,6 +137,7 @@ static inline void wr_topic_row_give(wr_topic_rows *rows, uint32_t n, uint64_t k
     atomic_store_explicit(&row->bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&row->from, UINT64_MAX, memory_order_relaxed);
     atomic_store_explicit(&row->delayed, 0, memory_order_relaxed);
+    atomic_store_explicit(&row->halves, 0, memory_order_relaxed);
     /* SYNC row-key: pairs with wr_topic_row_find */
     atomic_store_explicit(&row->key, key, memory_order_release);
     if (atomic_load_explicit(&rows->rows_n, memory_order_relaxed) <= n) atomic_store_explicit(&rows->rows_n, (uint64_t)n + 1, memory_order_release);

@@ -11,6 +11,10 @@
 #define ROUND_RECORDS 16384
 #define TICK_NS 500000000ull
 #define COMMIT_BYTES (1ull << 20)
+#define HALF_OUTCOMES 10000
+#define HALF_AFTER_MS 6000
+#define HALF_INTERVAL_MS 60000
+#define HALF_CHECKS 15
 
 /* ---- begin and end ---- */
 
@@ -22,7 +26,11 @@ void wr_topic_server_init(wr_topic_server *s, wr_superblock *super, uint32_t ser
     s->geometry = wr_geometry_of(super);
     s->tick_ns = TICK_NS;
     s->commit_bytes = COMMIT_BYTES;
-    s->pending.most = UINT64_MAX;
+    s->pending.most = s->halves.most = UINT64_MAX;
+    s->halves.kept = HALF_OUTCOMES;
+    s->half_after_ms = HALF_AFTER_MS;
+    s->half_interval_ms = HALF_INTERVAL_MS;
+    s->half_checks_max = HALF_CHECKS;
     pthread_mutex_init(&s->mutex, NULL);
 }
 
@@ -30,6 +38,7 @@ void wr_topic_server_free(wr_topic_server *s) {
     for (uint32_t i = 0; i < s->links_n; i++) free(s->links[s->order[i]]);
     wr_topics_free(s);
     wr_later_end(s);
+    wr_halves_free(&s->halves);
     free(s->high.rows);
     pthread_mutex_destroy(&s->mutex);
 }

@@ -7,11 +7,13 @@ dispatcher have threads of their own, and a helper makes the log's next file.
     keeper.py      groups of readers
     retention.py   what goes, by age, size and disk
     later.py       messages that come later
+    halves.py      half messages
     log_files.py   the log's files
     engine/kernel/clients.py   the clients' regions
 
 Invariant: nothing is shown, confirmed or written before what was found in the log is on stable storage.
-Crash points: recovered, settled, begun (what was found is durable; the log's file may be new), file.made, later.saved.
+Crash points: recovered, settled, begun (what was found is durable; the log's file may be new), file.made, later.saved,
+halves.saved.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted, silent
-from warren.engine.topics import log_files
+from warren.engine.topics import control, log_files
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
+from warren.engine.topics.halves import Halves
 from warren.engine.topics.keeper import Keeper, Log
 from warren.engine.topics.later import Later
 from warren.engine.topics.retention import Place, Policy, Retention
@@ -72,6 +75,7 @@ class Options:
     place: Place
     load_catalog: Callable[[], list[Declaration]]
     group_release_s: float = RELEASE_S
+    half_after_s: float = 6.0  #: until a half message is asked for
     follow_catalog: Callable[[int], Changes | None] = lambda _version: None
     timer: Callable[[], None] = lambda: None  #: called some times a second
     reached: Callable[[str], None] = lambda _point: None
@@ -121,11 +125,28 @@ class TopicService:
         self.later = Later(
             server, o.folder.later, node_bytes(o.superblock.node_id), o.say, lambda: o.reached("later.saved")
         )
+        self.halves = Halves(
+            server,
+            o.folder.halves,
+            node_bytes(o.superblock.node_id),
+            o.say,
+            lambda: o.reached("halves.saved"),
+            o.half_after_s,
+            o.superblock.get("reply_bytes"),
+        )
+        self.groups.others = {
+            control.FinishHalf: self.halves.finish,
+            control.CheckHalves: self.halves.check,
+            control.ListHalves: self.halves.listed,
+        }
+        #: what the log says beside queues and groups
+        self.kept = (self.later, self.halves)
         self.retention = Retention(server, o.superblock, o.server, o.place, o.policy, self.topics.all, o.say, o.reached)
         self.retention.needed["groups of readers"] = self.groups.needed
         self.retention.carried["groups of readers"] = self.groups.carry
         self.topics.changed = self.retention.wake
-        self.retention.needed["messages that come later"] = self.later.needed
+        for kept in self.kept:
+            self.retention.needed[kept.WHAT] = kept.needed
         self._timer_at = 0.0
         self._trouble: tuple[int, int, int] = (0, 0, 0)
 
@@ -149,7 +170,8 @@ class TopicService:
         o.reached("settled")
         log = Log(found["position"], bases[0] if bases else 0)
         self.groups.load(log)
-        self.later.load(log)
+        for kept in self.kept:
+            kept.load(log)
         node_epoch, epoch = o.superblock.get("node_epoch"), o.superblock.server_get(o.server, "epoch") + 1
         # A directory that was put back from a backup may have a lower epoch than its log.
         log_epoch = max(node_epoch << EPOCH_SHIFT | epoch, found["epoch"] + 1)
@@ -161,7 +183,8 @@ class TopicService:
         self.retention.begin(bases[0] if bases else base)
         self._clients.scan(starting=True)
         self.groups.begin(log_epoch)
-        self.later.begin(log_epoch)
+        for kept in self.kept:
+            kept.begin(log_epoch)
         o.reached("begun")
         absent = self._absent(*found["absent"])
         return Recovered(self.topics.count, found["checkpoint"], position, found["torn"], absent)
@@ -208,7 +231,8 @@ class TopicService:
         for thread in (self._committer, self._dispatcher, self._files.maker, self.retention.thread):
             thread.start()
         self.groups.snapshot.writer.start()
-        self.later.snapshot.writer.start()
+        for kept in self.kept:
+            kept.snapshot.writer.start()
 
     def take_up(self, slot: int, generation: int, client_epoch: int, region: regions.Region) -> None:
         """Serve a client; its region is closed when it has ended. Raises OSError (a region of the wrong form)."""
@@ -230,7 +254,8 @@ class TopicService:
             self._files.take()
             self.groups.take()
             self.retention.take()
-            self.later.take()
+            for kept in self.kept:
+                kept.take()
         if events & _core.TOPIC_EVENT_NEED_FILE:
             self._files.want()
         if events & _core.TOPIC_EVENT_CATALOG_CHANGED or self.topics.behind:
@@ -264,7 +289,8 @@ class TopicService:
         self.groups.on_timer(now)
         self.retention.take()
         self.retention.on_timer()
-        self.later.on_timer(now)
+        for kept in self.kept:
+            kept.on_timer(now)
         self._look_for_space()
         self.options.timer()
 
@@ -324,7 +350,8 @@ class TopicService:
         clean = server.sync(int(timeout_s * 1e9)) and not server.counters()["failed"]
         server.run(0, False)  # the confirms of what was synced
         self.groups.close()
-        self.later.close()
+        for kept in self.kept:
+            kept.close()
         self.release()
         return clean
 
@@ -338,7 +365,8 @@ class TopicService:
         self._files.maker.stop()
         self._join(self._files.maker)
         self.groups.end()
-        self.later.end()
+        for kept in self.kept:
+            kept.end()
         self._files.close()
         self.server.close()
         self._clients.close()

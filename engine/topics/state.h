@@ -17,6 +17,7 @@
 #define WR_TOPIC_STATE_H
 #include "ipc/core/view.h"
 #include "kernel/map.h"
+#include "topics/half_table.h"
 #include "topics/log.h"
 #include "topics/log_reader.h"
 #include "topics/pending.h"
@@ -38,6 +39,7 @@ typedef struct {
     char *name;
     wr_topic_queue *queues;
     uint64_t delayed_n; /* of its messages, how many are to come later */
+    uint64_t halves_n;  /* of its half messages, how many are pending */
 } wr_topic;
 
 /* A link with a request that is not answered stands still (topics/control.h). */
@@ -124,6 +126,12 @@ typedef struct wr_topic_server {
     wr_log_reader reader;
     bool held;                               /* none of them comes: the server ends */
     uint64_t came_n, unreadable_n, unreadable_at; /* messages that came; records that could not be read, and the last one's position */
+
+    /* topics/halves.h */
+    wr_halves halves;
+    uint64_t half_after_ms, half_interval_ms; /* until one is asked for, and asked for again */
+    uint32_t half_checks_max;                 /* so often; 0: without end */
+    uint64_t put_aside_n, put_aside_at;       /* for which nobody answered; the last one's position */
 
     pthread_mutex_t mutex;
 } wr_topic_server;

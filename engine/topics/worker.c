@@ -14,6 +14,14 @@
 #define SLOTS_MIN (16u << 10)
 #define RING_BYTES_A_SLOT 256 /* a record of 100 bytes takes some 200, and a slot */
 
+static void set_halves(wr_topic_server *s, const wr_topic_worker_options *o) {
+    if (o->halves_max) s->halves.most = o->halves_max;
+    if (o->half_outcomes_kept) s->halves.kept = o->half_outcomes_kept;
+    if (o->half_after_ms) s->half_after_ms = o->half_after_ms;
+    if (o->half_interval_ms) s->half_interval_ms = o->half_interval_ms;
+    s->half_checks_max = o->half_checks_max;
+}
+
 wr_topic_worker *wr_topic_worker_new(const wr_topic_worker_options *options) {
     wr_topic_worker *w = calloc(1, sizeof *w);
     if (!w) return NULL;
@@ -28,6 +36,7 @@ wr_topic_worker *wr_topic_worker_new(const wr_topic_worker_options *options) {
     w->s.tick_ns = options->tick_ns;
     w->s.commit_bytes = options->commit_bytes;
     if (options->delayed_max) w->s.pending.most = options->delayed_max;
+    set_halves(&w->s, options);
     wr_later_begin(&w->s, options->folder, options->log_file_bytes, options->ring, options->ring_bytes);
     w->free_rows = malloc(options->rows_max * sizeof *w->free_rows);
     w->dispatch = wr_dispatch_new(&place);
@@ -115,6 +124,7 @@ static void show_rows(wr_topic_worker *w, wr_topic *topic) {
         w->messages_n += found.next - found.minimum;
         wr_topic_row_give(w->o.rows, queue->row, wr_topic_row_key(topic->id, i), found.minimum, found.next);
         if (!i) atomic_store_explicit(&queue->shown->delayed, topic->delayed_n, memory_order_relaxed);
+        if (!i) wr_half_show(topic);
         if (!w->dispatcher) wr_dispatch_show(w->dispatch, queue->row, queue->shown);
     }
 }
@@ -146,6 +156,7 @@ int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id) {
         for (uint32_t queue = 0; queue < topic->queues_n; queue++) w->messages_n -= topic->queues[queue].next - topic->queues[queue].first;
         wr_topic_wake_readers(w->o.rows, id); /* who waits for it sees that it is gone */
         wr_later_drop(&w->s, topic);
+        wr_half_drop_topic(&w->s, topic);
         wr_topic_drop(&w->s, id);
     }
     free(rows);
@@ -216,18 +227,24 @@ static int later_commit(void *context, const uint8_t *bytes, uint64_t n, const w
     return wr_later_commit(&w->s, bytes, n, head);
 }
 
-static const wr_log_visitor later_visitor = {open_to_read, later_commit};
+static int half_commit(void *context, const uint8_t *bytes, uint64_t n, const wr_commit_head *head, const uint8_t *marks) {
+    (void)marks;
+    wr_topic_worker *w = context;
+    return wr_half_commit(&w->s, bytes, n, head);
+}
+
+static const wr_log_visitor later_visitor = {open_to_read, later_commit}, halves_visitor = {open_to_read, half_commit};
 
 /* Behind damage the walk goes on with the next commit: what came must not come again. */
-static int walk_all(wr_topic_worker *w, uint64_t first, wr_commit_head *after, wr_log_end *end, uint32_t *gaps) {
+static int walk_all(wr_topic_worker *w, const wr_log_visitor *visitor, uint64_t first, wr_commit_head *after, wr_log_end *end, uint32_t *gaps) {
     const uint64_t file_bytes = w->o.log_file_bytes;
     uint64_t position = first, search = first;
     for (;;) {
-        int error = wr_log_walk(&later_visitor, w, file_bytes, position, after, end);
+        int error = wr_log_walk(visitor, w, file_bytes, position, after, end);
         if (error || !end->damaged) return error;
         wr_log_place next;
         if (end->position > position || search < end->position) search = end->position;
-        error = wr_log_search(&later_visitor, w, file_bytes, search, &end->last, &next);
+        error = wr_log_search(visitor, w, file_bytes, search, &end->last, &next);
         if (error) return error == ENOENT ? 0 : error;
         ++*gaps;
         position = next.position;
@@ -236,17 +253,27 @@ static int walk_all(wr_topic_worker *w, uint64_t first, wr_commit_head *after, w
     }
 }
 
-int wr_topic_worker_later(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps) {
+static int take_up(wr_topic_worker *w, const wr_log_visitor *visitor, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end,
+                   uint32_t *gaps) {
     wr_commit_head after = {.origin.epoch = epoch, .number = number};
     memcpy(after.origin.node, w->o.node, sizeof after.origin.node);
     wr_log_end found;
     *gaps = 0;
-    if (anew) wr_later_clear(&w->s);
-    int error = anew ? wr_log_before(&later_visitor, w, w->o.log_file_bytes, position, &after) : 0;
+    int error = anew ? wr_log_before(visitor, w, w->o.log_file_bytes, position, &after) : 0;
     if (error && error != ENOENT) return error;
-    error = anew ? walk_all(w, position, &after, &found, gaps) : wr_log_walk(&later_visitor, w, w->o.log_file_bytes, position, &after, &found);
+    error = anew ? walk_all(w, visitor, position, &after, &found, gaps) : wr_log_walk(visitor, w, w->o.log_file_bytes, position, &after, &found);
     *end = error ? position : found.position;
     return error;
+}
+
+int wr_topic_worker_later(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps) {
+    if (anew) wr_later_clear(&w->s);
+    return take_up(w, &later_visitor, anew, position, epoch, number, end, gaps);
+}
+
+int wr_topic_worker_halves(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps) {
+    if (anew) wr_halves_free(&w->s.halves);
+    return take_up(w, &halves_visitor, anew, position, epoch, number, end, gaps);
 }
 
 static uint64_t slots_for(uint64_t ring_bytes) {
@@ -264,6 +291,7 @@ int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch) {
     wr_topic_log_begin(w->s.log, w->end.position, w->end.last.number, w->end.last.store_ms);
     w->s.store_ms = w->end.last.store_ms;
     wr_later_taken_up(&w->s);
+    wr_half_taken_up(&w->s);
     w->s.synced_at = wr_now_ns();
     wr_topic_rows_begin(w->o.rows, w->end.last.number);
     /* Files below what retention has said before are still to be removed, and index files are not there already. */

@@ -12,6 +12,7 @@
 #ifndef WR_TOPICS_WORKER_H
 #define WR_TOPICS_WORKER_H
 #include "topics/dispatcher.h"
+#include "topics/halves.h"
 #include "topics/later.h"
 #include "topics/preview.h"
 #include "topics/server.h"
@@ -30,6 +31,9 @@ typedef struct {
     uint32_t consume_queue_entries, index_slots, index_entries;
     uint64_t spin_ns, tick_ns, commit_bytes;
     uint64_t delayed_max; /* messages that are to come later; 0: any number */
+    uint64_t halves_max, half_outcomes_kept; /* half messages that are pending, and others of which it is kept what became; 0: any number, as is */
+    uint64_t half_after_ms, half_interval_ms; /* until one is asked for, and asked for again; 0: as is */
+    uint32_t half_checks_max; /* so often */
 } wr_topic_worker_options;
 
 typedef struct wr_topic_worker {
@@ -74,6 +78,8 @@ int wr_topic_worker_system(const wr_topic_worker *w, const wr_system_walk *what,
 /* Take up the messages that are to come later from there on, as wr_topic_worker_system, behind what wr_later_decode has taken up (`anew`: it is
  * forgotten). *end: where the walk ended: at w->end.position, or something is between. *gaps: damaged places that were passed by (`anew`). */
 int wr_topic_worker_later(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps);
+/* The same of half messages, behind what wr_halves_decode has taken up. */
+int wr_topic_worker_halves(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps);
 /* The log goes on behind what was found, by a server of this epoch (higher than all before it); rows are shown. 0 or an errno. */
 int wr_topic_worker_begin(wr_topic_worker *w, uint64_t epoch);
 /* A client, with what the log says of it. As wr_topic_attach. */

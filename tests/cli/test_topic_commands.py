@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from warren import attach
+
 from support.command_line import warren
 from support.waiting import wait_until
 
@@ -191,3 +193,40 @@ def test_messages_that_come_later(directory: Path) -> None:
     assert "both say when" in warren("topic", "append", directory, "later", *both, code=2).stderr
     assert "3 days" in warren("topic", "append", directory, "later", "--body", "x", "--delay", 1e7, code=2).stderr
     assert told("topic", "append", directory, "later", given="")["last"] is None
+
+
+def test_half_messages(directory: Path) -> None:
+    warren("topic", "create", directory, "halves", "--queues", 1)
+    assert told("topic", "halves", directory, "halves") == []
+    assert "has no half messages" in warren("topic", "halves", directory, "halves").stdout
+    with attach(directory) as node:
+        topic = node.topic("halves")
+        first, second, third = (topic.prepare(b"body %d" % n, key=f"k{n}", tag="T", queue=0) for n in range(3))
+    rows = told("topic", "halves", directory, "halves")
+    assert [row["id"] for row in rows] == [half.message_id for half in (first, second, third)]
+    assert (rows[1]["keys"], rows[1]["tag"], rows[1]["bytes"], rows[1]["asked"]) == (["k1"], "T", 6, 0)
+    assert rows[0]["age_s"] >= rows[2]["age_s"] >= 0
+    assert len(told("topic", "halves", directory, "halves", "--limit", 2)) == 2
+    (row,) = [row for row in told("topic", "list", directory) if row["name"] == "halves"]
+    assert (row["messages"], row["halves"]) == (0, 3)
+    assert "3 half messages" in warren("topic", "describe", directory, "halves").stdout
+    table = warren("topic", "halves", directory, "halves").stdout
+    assert second.message_id in table
+    assert "3 half messages" in table
+    committed = told("topic", "halves", directory, "halves", "--commit", second.message_id)
+    assert (committed["state"], committed["queue"], committed["offset"]) == ("committed", 0, 0)
+    assert told("topic", "halves", directory, "halves", "--commit", second.message_id) == committed
+    text = warren("topic", "halves", directory, "halves", "--rollback", first.message_id).stdout
+    assert f"{first.message_id} is rolled back" in text
+    assert [line["body"] for line in lines("topic", "tail", directory, "halves", "--count", 1)] == ["body 1"]
+    for options, says in (
+        (("--rollback", second.message_id), "was committed and cannot be rolled back"),
+        (("--commit", first.message_id), "was rolled back and cannot be committed"),
+        (("--commit", "01" * 8 + "00" * 8), "no id of a half message of this node"),
+        (("--commit", "x"), "no message id"),
+        (("--commit", f"{0:016X}{1 << 40:016X}"), "has no half message"),
+        (("--commit", first.message_id, "--rollback", first.message_id), "give only one"),
+    ):
+        assert says in warren("topic", "halves", directory, "halves", *options, code=2).stderr
+    assert "there is no topic" in warren("topic", "halves", directory, "nowhere", code=2).stderr
+    assert [row["id"] for row in told("topic", "halves", directory, "halves")] == [third.message_id]

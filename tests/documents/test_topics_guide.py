@@ -16,6 +16,7 @@ EXAMPLES = [(snippet.heading, snippet.code) for snippet in snippets(ROOT / "docs
 SAID = {
     "Appending": "0\n[{0}, {1}, {2}]\n1000\n",
     "Later": "-1\nb'closed'\n",
+    "Prepare and commit": "0 True\n",
     "Reading": "[0, 1, 2] 3\nb'EWR 05:17' UA IAH\nTrue\n",
     "Groups": "[('report', 0)]\n",
     "Trying again": "[(b'closed', '3', 1)]\n",

@@ -157,7 +157,7 @@ def test_what_is_no_time_is_refused_and_appends_nothing(topic: warren.Topic) -> 
     for less, says in ((0, "of a message have 32767"), (25, "of a message that comes later have 32")):
         with pytest.raises(warren.MessageTooLarge, match=says):
             topic.append(b"x", tag="t" * (most - less), delay=1)
-    assert topic.stats() == {"queues": 2, "messages": 1, "appended": 1, "delayed": 0}
+    assert topic.stats() == {"queues": 2, "messages": 1, "appended": 1, "delayed": 0, "halves": 0}
 
 
 def test_a_deleted_topic_takes_them_along(node: warren.Node, name: str) -> None:
@@ -171,7 +171,7 @@ def test_a_deleted_topic_takes_them_along(node: warren.Node, name: str) -> None:
     again = node.topic(name)
     again.append(b"mark", queue=0, delay=0.4)
     assert [record.body for record in came(again, 0, 1)] == [b"mark"]
-    assert again.stats() == {"queues": 4, "messages": 1, "appended": 1, "delayed": 0}
+    assert again.stats() == {"queues": 4, "messages": 1, "appended": 1, "delayed": 0, "halves": 0}
 
 
 def test_they_outlive_the_node_and_the_setting_says_how_many_there_may_be(tmp_path: Path) -> None:

@@ -84,8 +84,6 @@ def test_what_has_no_effect_yet_says_so(node: warren.Node, topic: warren.Topic) 
     with pytest.raises(warren.NotYet, match="compacted"):
         node.topic("later", compacted=True)
     assert "later" not in node.topics()
-    with pytest.raises(warren.NotYet, match=r"append\(\) appends at once"):
-        topic.prepare(b"x")
     with pytest.raises(TypeError, match="dealy"):
         topic.append(b"x", dealy=5)  # type: ignore[call-overload]
 
@@ -283,8 +281,6 @@ def test_in_an_event_loop(directory: Path, name: str) -> None:
                 await topic.append_many(batch, keys=[*["k"] * 19_999, ""])
             with pytest.raises(warren.MessageTooLarge):
                 await topic.append(bytes(10 << 20))
-            with pytest.raises(warren.NotYet):
-                await topic.prepare(b"x")
             with pytest.raises(TypeError, match="belongs to its event loop"):
                 pickle.dumps(topic)
             assert repr(topic) == f"<aio.Topic {name!r}, 2 queues>"
@@ -401,7 +397,9 @@ def test_what_was_appended_is_read(node: warren.Node, directory: Path, name: str
         same = reader.find_id(keyed.message_id)
         assert same is not None
         assert same.body == b"keyed"
-        wait_until(lambda: reader.stats() == {"queues": 2, "messages": 101, "appended": 101, "delayed": 0}, 20)
+        wait_until(
+            lambda: reader.stats() == {"queues": 2, "messages": 101, "appended": 101, "delayed": 0, "halves": 0}, 20
+        )
         with pytest.raises(warren.UsageError, match="queue"):
             reader.read(2, 0)
 

@@ -66,6 +66,12 @@ class Appender(queue_probe.Peer):
         later = PROTOCOL["FLAG_LATER"]
         return self._submit("OP_APPEND", topic, queue, known + body, True, later, meta_length=len(known))
 
+    def prepare(self, topic: int, queue: int, body: bytes, properties: dict[str, str] | None = None) -> int:
+        """A half message; returns the command's number."""
+        known = topic_tables.write_properties(properties or {})
+        half = PROTOCOL["FLAG_HALF"]
+        return self._submit("OP_APPEND", topic, queue, known + body, True, half, meta_length=len(known))
+
     def append_many(self, topic: int, queue: int, bodies: list[bytes], *, synced: bool = True) -> int:
         """A batch; returns the command's number."""
         table = b"".join(struct.pack("<II", len(body), 0) for body in bodies)
@@ -100,6 +106,11 @@ class TopicNode:
     index_slots: int = 50
     index_entries: int = 200
     delayed_max: int = 1000
+    halves_max: int = 1000
+    half_outcomes: int = 1000
+    half_after_ms: int = 3_600_000
+    half_interval_ms: int = 3_600_000
+    half_checks: int = 3
     said: Heard = field(default_factory=Heard)
     #: retention of a worker: it looks when it is woken (`Life.retain`)
     policy: Policy = field(default_factory=lambda: Policy(check_s=3600.0, disk=lambda _path: (0, 1)))
@@ -214,6 +225,11 @@ class Life:
             tick_ms=20,
             commit_bytes=64 * 1024,
             delayed_max=node.delayed_max,
+            halves_max=node.halves_max,
+            half_outcomes=node.half_outcomes,
+            half_after_ms=node.half_after_ms,
+            half_interval_ms=node.half_interval_ms,
+            half_checks=node.half_checks,
         )
         self.ring = mmap.mmap(ring, layout.PAGE_BYTES + node.ring_bytes)
         os.close(ring)
@@ -286,9 +302,9 @@ class Life:
             self.service.retention.wake()
             self.until(lambda before=before: self.service.retention.looks_n > before)
             left = max(left - 1, 0)
-            # another snapshot of what comes later needs less of the log: the next look finds that
-            owed = self.service.later.owes
-            self.until(lambda: not self.service.later.owes)
+            # another snapshot of what comes later, or of half messages, needs less of the log: the next look finds that
+            owed = any(kept.owes for kept in self.service.kept)
+            self.until(lambda: not any(kept.owes for kept in self.service.kept))
 
     def delayed(self, topic: int) -> int:
         """How many messages of a topic are to come later, as everybody sees it."""
@@ -297,6 +313,12 @@ class Life:
             if TOPIC_ROW.unpack(self.rows, "key", at) == topic << 32 | 1:
                 return TOPIC_ROW.unpack(self.rows, "delayed", at)
         raise AssertionError(f"topic {topic} has no row")
+
+    def halves(self, topic: int) -> int:
+        """How many half messages of a topic are pending, as everybody sees it."""
+        found = self.row(topic, 0, ("halves",))
+        assert found is not None, f"topic {topic} has no row"
+        return found["halves"]
 
     def maximum(self, topic: int, queue: int) -> int:
         found = self.row(topic, queue)

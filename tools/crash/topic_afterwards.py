@@ -236,6 +236,11 @@ def _lived(folder: Path, node: NodeFile, topics: list[TopicDeclaration], found: 
             tick_ms=20,
             commit_bytes=settings.commit_bytes,
             delayed_max=settings.delayed_messages_max,
+            halves_max=settings.half_messages_max,
+            half_outcomes=settings.half_outcomes_kept,
+            half_after_ms=round(settings.half_after_s * 1000),
+            half_interval_ms=round(settings.half_interval_s * 1000),
+            half_checks=settings.half_checks_max,
         )
         options = Options(
             superblock=superblock,

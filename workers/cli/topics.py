@@ -27,7 +27,7 @@ from warren.engine.errors import NotYet, UsageError
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics import units
-from warren.workers.cli import output, topic_exchanges, topic_groups, topic_replay
+from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
 from warren.workers.cli.topic_words import found as _found
 from warren.workers.cli.topic_words import moment as _moment
@@ -63,7 +63,7 @@ def topic() -> None:
     """Declare, list, append to, read and delete topics: logs that are read again and again."""
 
 
-for _command in (*topic_groups.COMMANDS, *topic_exchanges.COMMANDS, *topic_replay.COMMANDS):
+for _command in (*topic_groups.COMMANDS, *topic_halves.COMMANDS, *topic_exchanges.COMMANDS, *topic_replay.COMMANDS):
     topic.add_command(_command)
 
 
@@ -169,7 +169,8 @@ def list_topics(directory: str, pattern: str | None, all_of_them: bool, as_json:
     not there is an error, a pattern that matches none is not. Topics that belong to groups of readers are shown with
     --all, or when PATTERN begins with %.
 
-    `messages` can be read; `appended` counts those, too, that are gone; `delayed` ones are to come later.
+    `messages` can be read; `appended` counts those, too, that are gone; `delayed` ones are to come later,
+    `halves` are neither committed nor rolled back.
     """
     output.check_seen()
     rows = _rows(directory, pattern)
@@ -182,7 +183,7 @@ def list_topics(directory: str, pattern: str | None, all_of_them: bool, as_json:
     elif not rows:
         print("no topics" if pattern is None else f"no topic has a name like {output.escaped(pattern)}")
     else:
-        counts = ("queues", "messages", "appended", "delayed")
+        counts = ("queues", "messages", "appended", "delayed", "halves")
         columns = [output.Column("name"), *(output.Column(word, True) for word in counts)]
         output.print_rows(columns, [[row["name"], *(f"{row[word]:,}" for word in counts)] for row in rows])
 
@@ -213,7 +214,8 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         return
     print(f"topic {name}: {counted(len(queues), 'queue')}, {counted(told['messages'], 'message')}, ", end="")
     later = f"; {counted(told['delayed'], 'message')} to come later" if told["delayed"] else ""
-    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; {_retention(told)}{later}")
+    halves = f"; {counted(told['halves'], 'half message')} (warren topic halves)" if told["halves"] else ""
+    print(f"{output.bytes_text(told['bytes'])} of log; id {told['id']}; {_retention(told)}{later}{halves}")
     columns = [output.Column(word, True) for word in ("queue", "min", "max", "bytes")]
     columns += [output.Column("first stored"), output.Column("last stored")]
     lines = [

@@ -112,6 +112,8 @@ class Client:
         self.directory = NodeDirectory(directory)
         self.name = checked_client_name(name) or _default_name()
         self.closed = False
+        #: called first when it is closed, with the seconds that each may take
+        self.at_close: list[Callable[[float], None]] = []
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._control_lock = threading.Lock()
@@ -246,6 +248,8 @@ class Client:
         delivered and not acked is back in its queues, and exclusive queues are gone.
         """
         deadline = time.monotonic() + wait_s
+        for end in self.at_close:
+            end(min(wait_s, GIVE_BACK_S))
         with self._lock:
             if self.closed:
                 return

@@ -47,11 +47,13 @@ from warren.workers.client.client import CALL_TIMEOUT_S, Client
 from warren.workers.client.publish import PLAIN, Body, Durability, PublishManyOptions, PublishOptions, publish_options
 from warren.workers.client.shared import Place, place_of, shared
 from warren.workers.client.topic_parts import parts_of
+from warren.workers.faces import half_checks
 from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.many import Destination, Many, level_to
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue, refresh, rejected_above, server_of, time_left
 from warren.workers.faces.store import Store
+from warren.workers.faces.topic_halves import Check
 from warren.workers.faces.topics import Topic
 from warren.workers.faces.work_queue import WorkQueue, limited
 from warren.workers.process.launch import launch
@@ -606,12 +608,17 @@ class Node:
         retention_bytes: int | None = None,
         compacted: bool = False,
         create: bool = True,
+        on_check: Check | None = None,
     ) -> Topic:
         """Open a topic; declare it if it does not exist, with 4 queues if nothing else is said (1 to 1,024).
 
         Retention: messages go that were stored longer than `retention_s` seconds ago, and the oldest when those of the
         topic take more than `retention_bytes` of the log; None: they stay, or what the topic has (Topic.set changes
         it).
+
+        `on_check`: from now on until the node is closed, this client answers for half messages of the topic (prepare)
+        that were left behind: the function is called with a HalfMessage, in a thread of its own, and returns True or
+        "commit", False or "rollback", None or "unknown" (it is asked again later). docs/topics.md.
 
         With create=False it is opened as it is; TopicNotFound if it does not exist. Raises DeclarationMismatch if it
         has another number of queues than `queues`, or another retention than what is given, InvalidName, UsageError,
@@ -623,6 +630,7 @@ class Node:
         if _is_of_group(name):
             return self._group_topic(name, (queues, retention_s, retention_bytes) == (None, None, None))
         check_topic_name(name)
+        half_checks.checked(on_check)
         if queues is not None:
             queues = checked_count(queues, f"topic {name!r}: queues", 1, TOPIC_QUEUES_MAX)
         kept = checked(1, name, queues or 1, retention_s, retention_bytes, False)
@@ -647,7 +655,10 @@ class Node:
             )
             declared = self._client.catalog().topic(name)
         assert declared is not None
-        return Topic(self._client, name, declared.queues)
+        opened = Topic(self._client, name, declared.queues)
+        if on_check is not None:
+            half_checks.answer_for(self._client, name, on_check)
+        return opened
 
     def _group_topic(self, name: str, as_it_is: bool) -> Topic:
         """A topic that belongs to a group of readers."""

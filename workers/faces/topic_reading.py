@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Record
@@ -209,6 +209,15 @@ class TopicReading:
     def delayed(self) -> int:
         """How many messages are to come later."""
         return self._ask(_core.TopicReader.delayed)
+
+    def halves(self) -> int:
+        """How many half messages are neither committed nor rolled back."""
+        return self._ask(_core.TopicReader.halves)
+
+    def half(self, position: int, size: int) -> Record | None:
+        """The record of a half message, where the worker says that it lies; None: it is not there."""
+        found: Record | Literal[False] = self._ask(_core.TopicReader.half, position, size)
+        return found or None
 
     def offset_at(self, queue: int, when: datetime | float, boundary: str = "lower") -> int | None:
         """The offset of a time (a datetime, or milliseconds since 1970), by when messages were stored. "lower": of the

@@ -14,7 +14,7 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Position, Record
 from warren.engine.catalog import group_topics
 from warren.engine.catalog.topics import checked_retention
-from warren.engine.errors import NotYet, TimedOut, TopicNotFound
+from warren.engine.errors import TimedOut, TopicNotFound
 from warren.engine.saying import shown
 from warren.workers.client.arguments import level_of, listed
 from warren.workers.client.later import When, later_of
@@ -24,6 +24,8 @@ from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topic_groups
 from warren.workers.faces.queues import Queue, time_left
 from warren.workers.faces.replay import Plan, Replay, Replayed, Where
+from warren.workers.faces.topic_halves import LISTED, Half, HalfMessage, half_of
+from warren.workers.faces.topic_halves import listed as halves_listed
 from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Reader, Start
 from warren.workers.faces.topic_reading import ReadResult, TopicReading
@@ -568,6 +570,7 @@ class Topic:
         return {
             "queues": len(bounds),
             "delayed": self._ask(TopicReading.delayed),
+            "halves": self._ask(TopicReading.halves),
             "messages": sum(end - first for first, end in bounds),
             "appended": sum(end for _first, end in bounds),
         }
@@ -579,18 +582,55 @@ class Topic:
         self._client.declare("delete_topic", name=self.name)
         self._client.router()
 
-    def prepare(self, *_arguments: object, **_named: object) -> NoReturn:
-        """A half message, which is committed or rolled back: not there yet. Raises NotYet."""
-        raise no_halves("prepare()")
+    # -- half messages ------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        body: Body,
+        key: Key | None = None,
+        tag: str | None = None,
+        properties: Properties | None = None,
+        queue: int | None = None,
+        timeout: float | None = None,
+    ) -> Half:
+        """A half message: on stable storage when this returns, and seen by nobody until `half.commit()`, which appends
+        it; `half.rollback()` drops it. With `with` it is committed at the end of the block, or rolled back by an error.
+
+        Whoever leaves one behind, because it dies or says nothing, is answered for by a client that opened the topic
+        with on_check (node.topic); `topic.half(half.message_id)` finishes it from any process.
+
+        Arguments and errors: as for `append`. LimitError: more would be pending than half_messages_max says.
+        """
+        told = None if properties is None else plain(properties)
+        while True:
+            handle = self._handle
+            try:
+                place = handle.prepare(body, key, tag, told, queue, None, None, _SYNCED, timeout, True)
+            except AttachmentLost as lost:
+                timeout = time_left(lost, timeout)
+                self._renew()
+            except TimedOut as error:
+                raise self._named(error) from None
+            else:
+                assert isinstance(place, Position)
+                return Half(self._client, self.name, handle.topic, place.message_id, place.physical_offset)
+
+    def half(self, message_id: str) -> Half:
+        """The half message with an id, to be committed or rolled back: one of another process, or of this program
+        before it was started anew. What is not there says its `commit()` or `rollback()`. Raises UsageError (it is no
+        id of a half message), TopicNotFound.
+        """
+        return half_of(self._client, self.name, self._client.catalog().topic(self.name).id, message_id)
+
+    def halves(self, limit: int = LISTED) -> list[HalfMessage]:
+        """Those that are neither committed nor rolled back, in the order in which they were prepared, `limit` at most.
+        Raises PeerLost, TimedOut, TopicNotFound, ClosedError.
+        """
+        return self._ask(halves_listed, limit)
 
     def _named(self, error: TimedOut) -> TimedOut:
         """The same error, with the name of this topic."""
         return type(error)(f"topic {self.name!r}: {error}")
-
-
-def no_halves(call: str) -> NotYet:
-    """What to raise for half messages."""
-    return NotYet(f"{call}: half messages come with a later version; append() appends at once")
 
 
 def _unpickled(place: Place, name: str, queues: int) -> Topic:

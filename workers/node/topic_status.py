@@ -13,10 +13,10 @@ from warren.ipc import names, region
 from warren.ipc.superblock import Superblock
 from warren.workers.node import group_status
 
-#: what is known of a topic: messages that are there, messages that ever were appended, bytes of log of the former, and
-#: messages that come later
-_Counts = tuple[int, int, int, int]
-_NONE = (0, 0, 0, 0)
+#: what is known of a topic: messages that are there, messages that ever were appended, bytes of log of the former,
+#: messages that come later, and half messages
+_Counts = tuple[int, int, int, int, int]
+_NONE = (0, 0, 0, 0, 0)
 
 
 def of_topics(
@@ -50,7 +50,7 @@ def _add_retries(
 ) -> None:
     """A group's lag has its messages that come again: those that are to come, and those that are not committed."""
     for id, owner in owners.items():
-        kept, _appended, _bytes, delayed = counts.get(id, _NONE)
+        kept, _appended, _bytes, delayed, _halves = counts.get(id, _NONE)
         lag = next((group["lag"] for group in lags.get(id, []) if group["name"] == owner.group), kept)
         for group in lags.get(ids.get(owner.topic, 0), []):
             if group["name"] == owner.group:
@@ -58,7 +58,7 @@ def _add_retries(
 
 
 def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
-    kept, appended, size, delayed = counts
+    kept, appended, size, delayed, halves = counts
     return {
         "name": topic.name,
         "id": topic.id,
@@ -70,6 +70,7 @@ def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]])
         "appended": appended,
         "bytes": size,
         "delayed": delayed,
+        "halves": halves,
         "groups": groups,
     }
 
@@ -85,8 +86,8 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
     except OSError:  # the worker is being replaced: topics are shown without numbers
         return {}
     size = TOPIC_ROW.size // 8
-    key, minimum, maximum, appended, size_at, delayed = (
-        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended", "bytes", "delayed")
+    key, minimum, maximum, appended, size_at, delayed, half = (
+        TOPIC_ROW.offset(name) // 8 for name in ("key", "minimum", "maximum", "appended", "bytes", "delayed", "halves")
     )
     found: dict[int, _Counts] = {}
     try:
@@ -99,9 +100,10 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
         mapped.close()
     for at in range(0, len(rows), size):
         if rows[at + key]:
-            kept, sum_n, sum_bytes, later = found.get(rows[at + key] >> 32, _NONE)
+            kept, sum_n, sum_bytes, later, halves = found.get(rows[at + key] >> 32, _NONE)
             seen = max(0, rows[at + maximum] - rows[at + minimum])
-            sums = sum_n + rows[at + appended], sum_bytes + rows[at + size_at], later + rows[at + delayed]
-            found[rows[at + key] >> 32] = kept + seen, *sums
+            sums = sum_n + rows[at + appended], sum_bytes + rows[at + size_at]
+            pending = later + rows[at + delayed], halves + rows[at + half]
+            found[rows[at + key] >> 32] = kept + seen, *sums, *pending
             bounds[rows[at + key] >> 32, (rows[at + key] & 0xFFFFFFFF) - 1] = rows[at + minimum], rows[at + maximum]
     return found

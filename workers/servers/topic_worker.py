@@ -61,6 +61,7 @@ class TopicWorker(WorkerProcess):
         "retain.told": CONSTANTS["CRASH_RETAIN_TOLD"],
         "retain.removed": CONSTANTS["CRASH_RETAIN_REMOVED"],
         "later.saved": CONSTANTS["CRASH_TOPIC_LATER_SAVED"],
+        "halves.saved": CONSTANTS["CRASH_TOPIC_HALVES_SAVED"],
     }
 
     def __init__(self, directory: Path, shared_id: int, settings: Settings, supervisor_pidfd: int | None) -> None:
@@ -146,6 +147,11 @@ class TopicWorker(WorkerProcess):
                 tick_ms=settings.sync_tick_ms,
                 commit_bytes=settings.commit_bytes,
                 delayed_max=settings.delayed_messages_max,
+                halves_max=settings.half_messages_max,
+                half_outcomes=settings.half_outcomes_kept,
+                half_after_ms=round(settings.half_after_s * 1000),
+                half_interval_ms=round(settings.half_interval_s * 1000),
+                half_checks=settings.half_checks_max,
             )
         finally:
             os.close(ring)
@@ -155,6 +161,7 @@ class TopicWorker(WorkerProcess):
                 superblock=self.superblock,
                 server=self.server,
                 group_release_s=settings.group_release_s,
+                half_after_s=settings.half_after_s,
                 place=Place(
                     folder=self.folder,
                     log_file_bytes=settings.log_file_bytes,

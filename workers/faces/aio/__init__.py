@@ -39,6 +39,7 @@ from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.client import CALL_TIMEOUT_S
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import blocking
+from warren.workers.faces.aio.half import Half
 from warren.workers.faces.aio.loop import Confirm
 from warren.workers.faces.aio.node import Node
 from warren.workers.faces.aio.queue import Consumer, Message, Queue
@@ -48,6 +49,7 @@ from warren.workers.faces.aio.subscription import Subscription
 from warren.workers.faces.aio.topic import Topic
 from warren.workers.faces.aio.work_queue import QueueEmpty, QueueFull, ShutDown, WorkQueue
 from warren.workers.faces.aio.worker import Worker
+from warren.workers.faces.topic_halves import HalfMessage
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
 from warren.workers.faces.topics import Position
 
@@ -66,6 +68,8 @@ __all__ = [
     "Topic",
     "Position",
     "Record",
+    "Half",
+    "HalfMessage",
     "Reader",
     "ReadResult",
     "ReadStatus",

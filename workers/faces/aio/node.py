@@ -18,6 +18,7 @@ from warren.workers.client.arguments import checked_flag, checked_queue, checked
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import Body, Underneath, deadline_of, run_blocking, size_of
+from warren.workers.faces.aio.half import Check, check_in
 from warren.workers.faces.aio.loop import Confirm, Loop
 from warren.workers.faces.aio.parts import in_parts
 from warren.workers.faces.aio.queue import Message, Queue, underneath_of
@@ -433,9 +434,13 @@ class Node:
         retention_bytes: int | None = None,
         compacted: bool = False,
         create: bool = True,
+        on_check: Check | None = None,
     ) -> Topic:
-        """Open a topic; declare it if it does not exist: as warren.Node.topic."""
-        found = await self._loop.do(self._node.topic, name, queues, retention_s, retention_bytes, compacted, create)
+        """Open a topic; declare it if it does not exist: as warren.Node.topic. `on_check` may be a coroutine function:
+        it runs in this event loop; another function is called in a thread.
+        """
+        told = (name, queues, retention_s, retention_bytes, compacted, create)
+        found = await self._loop.do(self._node.topic, *told, check_in(asyncio.get_running_loop(), on_check))
         return Topic(self._loop, found)
 
     async def bind_topic(

@@ -22,14 +22,16 @@ from warren.workers.client.publish import Durability
 from warren.workers.client.told import Key, Properties, Told, plain, plain_each
 from warren.workers.faces import topics
 from warren.workers.faces.aio.base import Body, deadline_of, is_late, size_of, time_left
+from warren.workers.faces.aio.half import Half
 from warren.workers.faces.aio.loop import Confirm, Loop
 from warren.workers.faces.aio.queue import Queue
 from warren.workers.faces.aio.reader import Reader
 from warren.workers.faces.replay import Replayed, Where
+from warren.workers.faces.topic_halves import LISTED, HalfMessage
 from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, ReadStatus
-from warren.workers.faces.topics import append_row, append_rows, check_rows, no_halves, reader_of, turn_of
+from warren.workers.faces.topics import append_row, append_rows, check_rows, reader_of, turn_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -475,9 +477,27 @@ class Topic:
         """The queue that messages with this key go to: as warren.Topic.queue_of."""
         return await self._loop.do(self._topic.queue_of, key)
 
-    async def prepare(self, *_arguments: object, **_named: object) -> NoReturn:
-        """Not there yet: as warren.Topic.prepare."""
-        raise no_halves("prepare()")
+    # -- half messages ------------------------------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        body: Body,
+        key: Key | None = None,
+        tag: str | None = None,
+        properties: Properties | None = None,
+        queue: int | None = None,
+        timeout: float | None = None,
+    ) -> Half:
+        """A half message: as warren.Topic.prepare. A task that is cancelled meanwhile may leave one behind."""
+        return Half(self._loop, await self._loop.do(self._topic.prepare, body, key, tag, properties, queue, timeout))
+
+    async def half(self, message_id: str) -> Half:
+        """The half message with an id: as warren.Topic.half."""
+        return Half(self._loop, await self._loop.do(self._topic.half, message_id))
+
+    async def halves(self, limit: int = LISTED) -> list[HalfMessage]:
+        """Those that are neither committed nor rolled back: as warren.Topic.halves."""
+        return await self._loop.do(self._topic.halves, limit)
 
     async def delete(self) -> None:
         """Delete the topic with its messages: as warren.Topic.delete."""
