@@ -186,7 +186,8 @@ def test_killed_at_any_instant_all_that_was_confirmed_is_there_once(node: TopicN
 
 
 @pytest.mark.parametrize(
-    "point", [point for point in CRASH_POINTS if point.startswith("topic_") and "later" not in point]
+    "point",
+    [point for point in CRASH_POINTS if point.startswith("topic_") and "_later" not in point and "_hal" not in point],
 )
 def test_killed_at_each_point_of_a_start_the_next_one_has_it_all(node: TopicNode, point: str) -> None:
     node.log_file_bytes = 1 << 18
