@@ -651,6 +651,20 @@ static void they_go_with_their_topic(void) {
     end_alone();
 }
 
+/* Its own record lies before the one that finishes it. */
+static void none_is_finished_before_it_is_sealed(void) {
+    wr_half_outcome outcome;
+    begin_alone();
+    CHECK(give("", 0, TOPIC, WR_OP_APPEND) == WR_RESULT_OK && wr_topic_sync(&alone.s, 60 * SECOND) == 0);
+    const uint64_t end = wr_topic_log_look(alone.s.log)->append;
+    CHECK(!wr_half_reserve(&alone.s.halves));
+    wr_half_add(&alone.s.halves, (wr_half){.position = end, .size = 100, .topic = TOPIC}); /* as if it were being appended */
+    wr_topic_find(&alone.s, TOPIC)->halves_n++;
+    for (uint32_t kind = WR_HALF_COMMITTED; kind <= WR_HALF_PUT_ASIDE; kind++) CHECK(wr_half_decide(&alone.s, TOPIC, end, kind, &outcome) == EAGAIN);
+    CHECK(wr_topic_log_look(alone.s.log)->append == end && wr_half_find(&alone.s.halves, end));
+    end_alone();
+}
+
 /* A clock that is set back asks no later than it would have. */
 static void a_clock_that_was_set_back_holds_up_no_question(void) {
     wr_half asked[4];
@@ -675,6 +689,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 4; i++) table_is_a_list(i % 2 ? LIST : 50, true);
     nonsense_is_refused();
     they_go_with_their_topic();
+    none_is_finished_before_it_is_sealed();
     a_clock_that_was_set_back_holds_up_no_question();
     lives(30, false, true);
     lives(30, true, true);

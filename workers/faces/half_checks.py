@@ -75,6 +75,7 @@ class Checks:
     def end(self, wait_s: float) -> None:
         """Stop. A function that is running is waited for `wait_s` seconds at most."""
         self._stop.set()
+        _all.pop(self._client, None)
         thread = self._thread
         if self._pid == os.getpid() and thread is not None and thread is not threading.current_thread():
             thread.join(wait_s)
@@ -162,6 +163,15 @@ def _said(topic: str, message: HalfMessage, check: Callable[[HalfMessage], objec
 
 _all: weakref.WeakKeyDictionary[Client, Checks] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def _forked() -> None:
+    """Another thread may have had the lock when this process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def checked(check: object) -> None:
