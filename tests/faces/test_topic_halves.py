@@ -7,6 +7,7 @@ Method: a real node whose times for asking are some milliseconds; programs as us
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ import pytest
 import warren
 import warren.aio
 
+from support import command_line
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -355,3 +357,15 @@ def test_they_outlive_the_worker_and_the_node(tmp_path: Path) -> None:
             for half in halves[3:]:
                 topic.half(half.message_id).commit()
             wait_until(lambda: bodies(topic) == [b"0", b"2", b"3", b"4", b"5"], 10)
+            pending = topic.prepare(b"pending")
+        running.stop()
+        for options in ((), ("--repair",)):  # what is derived is made of the same log
+            assert (
+                json.loads(command_line.warren("check", running.directory, *options, "--json").stdout)["problems"] == []
+            )
+        (running.directory / "topics" / "checkpoint").unlink()
+        running.start()
+        with warren.attach(running.directory) as node:
+            topic = node.topic("orders", create=False)
+            assert bodies(topic) == [b"0", b"2", b"3", b"4", b"5"]
+            assert topic.half(pending.message_id).commit().offset == 5
