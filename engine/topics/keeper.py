@@ -76,6 +76,7 @@ class Keeper:
 
     def __post_init__(self) -> None:
         self._shown = GroupRows(self.server)
+        self._generation = 0  # of groups that were forgotten, at most: one of that name gives none of theirs again
         self._epoch = 0
         self._settled_at = 0.0
         self._changed = False
@@ -265,6 +266,7 @@ class Keeper:
         elif (left := self._rows.pop(key, None)) is not None:
             self._shown.take(left)
         if group is not None and group.empty:
+            self._generation = max(self._generation, group.generation)
             del self._groups[key]
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -349,7 +351,8 @@ class Keeper:
         group = self._groups.get(key)
         if group is None:
             committed = self._offsets.get(key, {})
-            group = self._groups[key] = Group(queues, self._settled_at, self.release_s, committed)
+            group = Group(queues, self._settled_at, self.release_s, committed, self._generation)
+            self._groups[key] = group
         return group
 
     def _append(self, key: Key, committed: dict[int, Committed]) -> int:

@@ -166,6 +166,19 @@ def test_what_a_member_leaves_with_is_committed(node: TopicNode, life: Life) -> 
     assert (found["members"], found["offsets"]) == ([], [-1, 33, -1])
 
 
+def test_a_group_that_was_forgotten_gives_no_generation_again(node: TopicNode, life: Life) -> None:
+    """Its only member died, or left, and nothing was committed: nothing of it is kept but how far generations are."""
+    first, second = node.appender(life), node.appender(life)
+    filled(life, first)
+    before = max(generation for generation, _offset in joined(life, first).values())
+    life.server.closing(first.slot)
+    life.until(lambda: ask(life, second, "list_groups") == {"names": [], "more": False})
+    again = {generation for generation, _offset in joined(life, second).values()}
+    assert min(again) > before
+    ask(life, second, "leave_group", group="report", member=1)
+    assert min(generation for generation, _offset in joined(life, second).values()) > max(again)
+
+
 def test_seek_and_delete(node: TopicNode, life: Life) -> None:
     appender = node.appender(life)
     filled(life, appender)
