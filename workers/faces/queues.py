@@ -633,7 +633,7 @@ class Queue:
     def depth(self) -> int:
         """Number of ready messages. What was delivered ahead to gets of this process, and handed to nobody, returns
         first and counts (while a consume of this process runs, it stays there, and does not count); what lies ahead at
-        other processes does not. Raises what stats and release raise.
+        other processes does not. Like stats(), it may be a few milliseconds old. Raises what stats and release raise.
         """
         return counts_of(self)["ready"] if self._put_back() else self.stats()["ready"]
 
