@@ -250,24 +250,50 @@ static PyObject *server_system_records(PyObject *self, PyObject *args) {
 
 /* ---- messages that come later ---- */
 
-/* later_read(file): (position, epoch, number) of a snapshot, which is taken up. Raises ValueError: what is wrong with it. */
-static PyObject *server_later_read(PyObject *self, PyObject *arg) {
+/* Where a snapshot stands, as of a position behind a commit. */
+typedef struct {
+    uint64_t position, epoch, number;
+} a_place;
+
+/* Take up what a snapshot has; NULL, or what is wrong with it. */
+typedef const char *(*a_taking)(wr_topic_worker *w, const uint8_t *bytes, uint64_t n, a_place *place);
+
+static const char *take_later(wr_topic_worker *w, const uint8_t *bytes, uint64_t n, a_place *place) {
+    wr_pending_head head = {0};
+    memcpy(head.node, w->o.node, sizeof head.node);
+    const char *wrong = wr_later_decode(&w->s, bytes, n, &head);
+    *place = (a_place){head.position, head.epoch, head.number};
+    return wrong;
+}
+
+static const char *take_halves(wr_topic_worker *w, const uint8_t *bytes, uint64_t n, a_place *place) {
+    wr_halves_head head = {0};
+    memcpy(head.node, w->o.node, sizeof head.node);
+    wr_halves_free(&w->s.halves);
+    const char *wrong = wr_halves_decode(&w->s.halves, bytes, n, &head);
+    *place = (a_place){head.position, head.epoch, head.number};
+    return wrong;
+}
+
+static PyObject *read_snapshot(PyObject *self, PyObject *arg, a_taking take) {
     Py_buffer file;
     wr_topic_worker *w = not_begun(self);
     if (!w || PyObject_GetBuffer(arg, &file, PyBUF_SIMPLE)) return NULL;
-    wr_pending_head head = {0};
-    memcpy(head.node, w->o.node, sizeof head.node);
+    a_place place;
     const char *wrong;
     ((server_object *)self)->running = true;
     Py_BEGIN_ALLOW_THREADS
-    wrong = wr_later_decode(&w->s, file.buf, (uint64_t)file.len, &head);
+    wrong = take(w, file.buf, (uint64_t)file.len, &place);
     Py_END_ALLOW_THREADS
     ((server_object *)self)->running = false;
     PyBuffer_Release(&file);
     if (wrong && !strcmp(wrong, "memory")) return PyErr_NoMemory();
     if (wrong) return PyErr_Format(PyExc_ValueError, "%s", wrong);
-    return Py_BuildValue("(KKK)", (unsigned long long)head.position, (unsigned long long)head.epoch, (unsigned long long)head.number);
+    return Py_BuildValue("(KKK)", (unsigned long long)place.position, (unsigned long long)place.epoch, (unsigned long long)place.number);
 }
+
+/* later_read(file): (position, epoch, number) of a snapshot, which is taken up. Raises ValueError: what is wrong with it. */
+static PyObject *server_later_read(PyObject *self, PyObject *arg) { return read_snapshot(self, arg, take_later); }
 
 typedef int (*a_walk)(wr_topic_worker *w, bool anew, uint64_t position, uint64_t epoch, uint64_t number, uint64_t *end, uint32_t *gaps);
 
@@ -355,24 +381,7 @@ static PyObject *server_later_hold(PyObject *self, PyObject *none) {
 /* ---- half messages ---- */
 
 /* halves_read(file): (position, epoch, number) of a snapshot, which is taken up. Raises ValueError: what is wrong with it. */
-static PyObject *server_halves_read(PyObject *self, PyObject *arg) {
-    Py_buffer file;
-    wr_topic_worker *w = not_begun(self);
-    if (!w || PyObject_GetBuffer(arg, &file, PyBUF_SIMPLE)) return NULL;
-    wr_halves_head head = {0};
-    memcpy(head.node, w->o.node, sizeof head.node);
-    const char *wrong;
-    ((server_object *)self)->running = true;
-    Py_BEGIN_ALLOW_THREADS
-    wr_halves_free(&w->s.halves);
-    wrong = wr_halves_decode(&w->s.halves, file.buf, (uint64_t)file.len, &head);
-    Py_END_ALLOW_THREADS
-    ((server_object *)self)->running = false;
-    PyBuffer_Release(&file);
-    if (wrong && !strcmp(wrong, "memory")) return PyErr_NoMemory();
-    if (wrong) return PyErr_Format(PyExc_ValueError, "%s", wrong);
-    return Py_BuildValue("(KKK)", (unsigned long long)head.position, (unsigned long long)head.epoch, (unsigned long long)head.number);
-}
+static PyObject *server_halves_read(PyObject *self, PyObject *arg) { return read_snapshot(self, arg, take_halves); }
 
 /* halves_walk(anew, position, epoch, number): (the position where the walk ended, gaps). */
 static PyObject *server_halves_walk(PyObject *self, PyObject *args) { return walk_log(self, args, wr_topic_worker_halves); }
