@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -282,18 +282,32 @@ class Campaign:
             found[kind] = found.get(kind, 0) + item["restarts"]
         return found
 
-    def left(self) -> int | None:
-        """Messages in the queue, ready and unacked, or those of the topic that the group has not committed; None: not
+    def left(self, topic: Any) -> int | None:
+        """Messages in the queue, ready and unacked, or those of `topic` that the group has not committed; None: not
         known at this moment.
         """
-        if not self.options.topic:
-            queues = [item for item in self.call("status")["queues"] if item["name"] == QUEUE]
-            return sum(int(item["ready"]) + int(item["unacked"]) for item in queues)
-        try:
-            with _attached(str(self.directory), "stress") as node:
-                return stress_topic.lag(stress_topic.opened(node, self.options))
-        except (PeerLost, TimedOut):
-            return None
+        if topic is not None:
+            return stress_topic.lag(topic)
+        queues = [item for item in self.call("status")["queues"] if item["name"] == QUEUE]
+        return sum(int(item["ready"]) + int(item["unacked"]) for item in queues)
+
+    def drain(self, progress: Callable[[str], None]) -> None:
+        """Wait until the consumers have done all. Raises TimedOut."""
+        options, deadline = self.options, time.monotonic() + self.options.drain_timeout
+        with contextlib.ExitStack() as attached:
+            topic = None
+            if options.topic:
+                topic = stress_topic.opened(attached.enter_context(_attached(str(self.directory), "stress")), options)
+            while (left := self.left(topic)) != 0:
+                self.look_after()
+                known_left = "not known how many" if left is None else f"{left:,}"
+                if time.monotonic() > deadline:
+                    what = "not committed by the group" if options.topic else "still in the queue"
+                    raise TimedOut(
+                        f"{known_left} messages are {what} after {options.drain_timeout:g} s (--drain-timeout)"
+                    )
+                progress(f"draining, {known_left} left")
+                time.sleep(0.05)
 
     def end(self, kind: str) -> None:
         """Let the producers or consumers finish what they do."""
@@ -384,16 +398,7 @@ def campaign(options: argparse.Namespace, directory: Path, logs: Path, progress:
                 progress("producing and consuming", time.monotonic() - began, run.kills)
             time.sleep(0.02)
         run.end("producer")
-        deadline = time.monotonic() + options.drain_timeout
-        while (left := run.left()) != 0:
-            run.look_after()
-            known_left = "not known how many" if left is None else f"{left:,}"
-            if time.monotonic() > deadline:
-                what = "not committed by the group" if options.topic else "still in the queue"
-                raise TimedOut(f"{known_left} messages are {what} after {options.drain_timeout:g} s (--drain-timeout)")
-            if progress is not None:
-                progress(f"draining, {known_left} left", time.monotonic() - began, run.kills)
-            time.sleep(0.05)
+        run.drain(lambda what: None if progress is None else progress(what, time.monotonic() - began, run.kills))
         run.end("consumer")
         for kind, count in run.restarts().items():
             if (unasked := count - before.get(kind, 0) - run.kills.get(kind, 0)) > 0:
