@@ -54,6 +54,12 @@ static void sweep(wr_topic_server *s, wr_topic_link *l) {
     pthread_mutex_unlock(&s->mutex);
 }
 
+/* Store times never step back: what is searched by time is in order. */
+static void look_at_clock(wr_topic_server *s) {
+    s->wall_ms = wr_wall_ms();
+    if (s->wall_ms > s->store_ms) s->store_ms = s->wall_ms;
+}
+
 static bool serve(wr_topic_server *s, wr_topic_link *l) {
     if (l->evicted || l->finished || l->waits) return false;
     const bool answered = l->pause == WR_TOPIC_PAUSE_ANSWERED;
@@ -65,6 +71,7 @@ static bool serve(wr_topic_server *s, wr_topic_link *l) {
         wr_topic_evict(s, l, WR_EVICTED_TAIL);
         return true;
     }
+    if (n) look_at_clock(s); /* behind the tail: none of these was born later */
     if (n > ROUND_COMMANDS) n = ROUND_COMMANDS;
     for (; done < n && s->records_n - records < ROUND_RECORDS; done++) {
         wr_command *record = wr_view_command(&l->view, s->server, l->next);
@@ -77,12 +84,6 @@ static bool serve(wr_topic_server *s, wr_topic_link *l) {
     l->spoken |= done > 0;
     s->processed_n += done;
     return done > 0 || answered;
-}
-
-/* Store times never step back: what is searched by time is in order. */
-static void look_at_clock(wr_topic_server *s) {
-    s->wall_ms = wr_wall_ms();
-    if (s->wall_ms > s->store_ms) s->store_ms = s->wall_ms;
 }
 
 bool wr_topic_round(wr_topic_server *s, uint64_t now) {
