@@ -198,7 +198,10 @@ static int sum_up(const wr_index_files *f, const char *name, summary *to) {
                     .first = wr_get64(header + HEADER(BEGIN_PHYSICAL_OFFSET)),
                     .newest = wr_get64(header + HEADER(END_PHYSICAL_OFFSET)),
                     .count = wr_get32(header + HEADER(INDEX_COUNT))};
-    if (!to->count) to->count = 1;
+    if (to->count <= 1) { /* the first put may have been killed: what it said of itself is not counted */
+        *to = (summary){.count = 1};
+        return 0;
+    }
     return to->count > f->entries_n || to->newest < to->first || to->newest >> 63 ? EUCLEAN : 0;
 }
 
@@ -399,8 +402,8 @@ static int remove_newest(wr_index_files *f, wr_folder_list *list) {
 /* Go on with the newest file of a list that is sound, and remove those that are not. *n: how many were. */
 static int settle(wr_index_files *f, wr_folder_list *list, uint32_t *n) {
     for (*n = 0;; ++*n) {
-        int error = look_at_newest(f, list);
-        if (!error && list->n && !f->file.base) error = open_newest(f, list->names[list->n - 1]);
+        int error = list->n && !f->file.base ? open_newest(f, list->names[list->n - 1]) : 0;
+        if (!error) error = look_at_newest(f, list); /* opened: its header says what is counted, and no more */
         if (error != EUCLEAN) return error;
         if ((error = remove_newest(f, list))) return error;
     }

@@ -3,6 +3,7 @@
  * Method: a list as model, small files that roll all the time; writers killed by a signal at any instruction; pages behind a sync
  * that are there or not, sector by sector; a disk of a few pages; damage. Prints its seed. */
 #define _GNU_SOURCE
+#include "kernel/bytes.h"
 #include "support/scarce.h"
 #include "support/scratch.h"
 #include "support/small_mount.h"
@@ -239,6 +240,43 @@ static void read_on(shared *s, uint32_t slots, uint32_t entries) {
     }
     wr_index_reader_free(reader);
     _exit(0);
+}
+
+/* Up to where entries are there, of n that were put, when some words of the file's header are as a writer leaves them that is killed in between. */
+static uint64_t after_words(uint32_t puts, const uint32_t *at, const uint64_t *words, uint32_t words_n) {
+    bool lost;
+    uint64_t from;
+    wr_index_mark mark;
+    uint8_t word[8];
+    char path[60];
+    wr_index_files *files = begin(3, 10, NULL, true, &lost, &from);
+    for (uint32_t n = 0; n < puts; n++) CHECK(wr_index_files_put(files, n, 100 + n, BEGIN_MS) == 0);
+    CHECK(wr_index_files_sync(files, &mark) == 0);
+    wr_index_files_free(files);
+    snprintf(path, sizeof path, FOLDER "/%.17s", mark.name);
+    int fd = openat(scratch_fd, path, O_RDWR);
+    CHECK(fd >= 0);
+    for (uint32_t i = 0; i < words_n; i++) {
+        wr_put64(word, words[i]);
+        CHECK(pwrite(fd, word, sizeof word, at[i]) == sizeof word);
+    }
+    close(fd);
+    files = begin(3, 10, NULL, true, &lost, &from);
+    CHECK(!lost && wr_index_files_newest(files) == wr_index_name_number(mark.name));
+    wr_index_files_free(files);
+    scratch_empty();
+    return from;
+}
+
+static void killed_between_two_words(void) {
+    const uint32_t newest = WR_KEY_INDEX_HEADER_AT_END_PHYSICAL_OFFSET, counts = WR_KEY_INDEX_HEADER_AT_HASH_SLOT_COUNT;
+    /* the first put of a file: not at its end, and not counted */
+    CHECK(after_words(1, (const uint32_t[]){counts, newest}, (const uint64_t[]){0, 0}, 2) == 0);
+    CHECK(after_words(1, (const uint32_t[]){counts}, (const uint64_t[]){0}, 1) == 0);
+    /* another put: not counted */
+    CHECK(after_words(3, (const uint32_t[]){newest}, (const uint64_t[]){103}, 1) == 102);
+    /* a cut: no longer counted */
+    CHECK(after_words(3, (const uint32_t[]){counts}, (const uint64_t[]){2ull << 32 | 3}, 1) == 101);
 }
 
 static void killed_at_any_instruction(void) {
@@ -571,6 +609,7 @@ int main(int argc, char **argv) {
     against_a_model();
     names_rise_also_when_the_clock_does_not();
     a_small_index_costs_little();
+    killed_between_two_words();
     killed_at_any_instruction();
     power_fails();
     damage_is_made_again_from_the_log();
