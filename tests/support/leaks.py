@@ -44,6 +44,7 @@ NODE_NAME = re.compile(r"warren-[0-9a-f]{12}")
 SEMCTL_GETPID = 11
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
 FSCONFIG_CMD_CREATE, CLOSE_ON_EXEC = 6, 1
+KERNEL_THREAD = 0x200000  # of the flags in /proc/PID/stat
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as this process
 
 os.environ.setdefault(MARK, str(os.getpid()))
@@ -167,7 +168,7 @@ def _names() -> Iterator[tuple[str, str]]:
         for name in os.listdir(where):
             if name.startswith("warren-"):
                 node = NODE_NAME.match(name)
-                yield str(folder / name), node.group() if node else ""
+                yield f"{folder}/{name}", node.group() if node else ""
 
 
 def _system_v(kind: str) -> Iterator[tuple[int, Maker]]:
@@ -196,39 +197,81 @@ def _note(pids: set[int]) -> None:
     _known.update(dict.fromkeys(pids, math.inf))
 
 
+class Entry(NamedTuple):
+    """A process as /proc tells of it: its parent, and when it began, in ticks since the boot."""
+
+    parent: int
+    began: int
+
+
+def _all_processes() -> dict[int, Entry]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _read(f"/proc/{name}/stat")):
+            fields = stat[stat.rindex(b")") + 2 :].split()
+            if not int(fields[6]) & KERNEL_THREAD:
+                found[int(name)] = Entry(int(fields[1]), int(fields[19]))
+    return found
+
+
+def _ancestors(pid: int, entries: dict[int, Entry]) -> list[int]:
+    found = []
+    while (entry := entries.get(pid)) and entry.parent:
+        found.append(pid := entry.parent)
+    return found
+
+
 def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
-    me = psutil.Process()
-    parents = set(me.parents())
-    ours = set(me.children(recursive=True))
-    ours |= {process for process in psutil.process_iter() if process not in parents and _has_our_mark(process, me)}
-    sessions = {child for child in me.children() if _is_spark_session(child)}
-    for process in ours - sessions - {me}:
-        with contextlib.suppress(psutil.Error):
-            command = _command_of(process)
-            if not sessions.intersection(process.parents()) and not any(helper in command for helper in HELPERS):
+    """Yield those below this one, and those with our mark; without Spark's session, and what is below it."""
+    me = os.getpid()
+    entries = _all_processes()
+    ancestors = {pid: _ancestors(pid, entries) for pid in entries}
+    ours = [
+        pid
+        for pid in entries
+        if pid != me and pid not in ancestors[me] and (me in ancestors[pid] or _has_our_mark(pid, entries))
+    ]
+    sessions = {pid for pid in ours if entries[pid].parent == me and _is_spark_session(pid)}
+    for pid in ours:
+        if pid in sessions or sessions.intersection(ancestors[pid]):
+            continue
+        command = _command_of(pid)
+        if not any(helper in command for helper in HELPERS):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
                 yield process, f"{process.status()}, {command or process.name()}"
 
 
-def _has_our_mark(process: psutil.Process, me: psutil.Process) -> bool:
+def _has_our_mark(pid: int, entries: dict[int, Entry]) -> bool:
     """Tell whether a process younger than this one was started with our mark in its environment."""
-    try:
-        mark = process.environ().get(MARK, "")
-        ours = mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}.")
-        return ours and process.create_time() >= me.create_time()
-    except psutil.Error:
+    if entries[pid].began < entries[os.getpid()].began:
         return False
+    mark = _mark_of(pid)
+    return mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}.")
 
 
-def _is_spark_session(process: psutil.Process) -> bool:
-    command = _command_of(process)
+def _mark_of(pid: int) -> str:
+    """The mark that a process was started with; empty without one. Read each time: a process can become another."""
+    _, found, behind = (b"\0" + _read(f"/proc/{pid}/environ")).partition(f"\0{MARK}=".encode())
+    return os.fsdecode(behind.partition(b"\0")[0]) if found else ""
+
+
+def _read(path: str) -> bytes:
+    """What one file of /proc says; nothing of a process that is gone, or that we may not look at."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall() or b""
+    except OSError:
+        return b""
+
+
+def _is_spark_session(pid: int) -> bool:
+    command = _command_of(pid)
     return "pyspark-shell" in command and "org.apache.spark.deploy.SparkSubmit" in command
 
 
-def _command_of(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+def _command_of(pid: int) -> str:
+    return " ".join(os.fsdecode(word) for word in _read(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0"))
 
 
 def _descriptors() -> Iterator[tuple[int, str]]:
@@ -304,8 +347,7 @@ def _is_of_another_run(process: psutil.Process, mapped: dict[str, int]) -> bool:
     if process in psutil.Process().parents():
         return False
     try:
-        mark = process.environ().get(MARK, os.environ[MARK])
-        return mark != os.environ[MARK] or any(
+        return (_mark_of(process.pid) or os.environ[MARK]) != os.environ[MARK] or any(
             Path(word).name in {"pytest", "py.test"} for word in process.cmdline()[:3]
         )
     except psutil.Error:
