@@ -2,7 +2,9 @@
 #ifndef WR_TEST_CHECK_H
 #define WR_TEST_CHECK_H
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static void (*check_clean_up)(void);
@@ -19,4 +21,16 @@ static inline void check_failed(const char *file, int line, const char *what) {
         if (!(condition)) check_failed(__FILE__, __LINE__, #condition);         \
     } while (0)
 #endif
+
+/* A child that ends with this process, however that ends: what it waits for would never come. */
+static inline pid_t fork_child(void) {
+    const pid_t parent = getpid(), child = fork();
+    if (child) {
+        CHECK(child > 0);
+        return child;
+    }
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    if (getppid() != parent) _exit(1);
+    return 0;
+}
 #endif

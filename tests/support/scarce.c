@@ -88,7 +88,7 @@ scarce_count scarce_each(void (*scenario)(uint64_t n)) {
         fflush(stdout);
         rewind(said);
         if (ftruncate(fileno(said), 0)) abort();
-        pid_t child = fork();
+        pid_t child = fork_child();
         if (!child) {
             dup2(fileno(said), STDERR_FILENO);
             scenario(n);

@@ -136,8 +136,7 @@ static void killed_while_it_is_written(void) {
     uint64_t last = 0;
     scratch_empty();
     for (int kills = 0; kills < 40; kills++) {
-        pid_t writer = fork();
-        CHECK(writer >= 0);
+        pid_t writer = fork_child();
         for (uint64_t number = last + 1; !writer; number++) {
             wr_checkpoint c = make(number, 3, ROWS);
             CHECK(wr_checkpoint_write(scratch_fd, NAME, &c) == 0);
@@ -170,8 +169,7 @@ static void on_a_small_disk(void) {
 }
 
 static void a_full_disk_leaves_the_one_before(void) {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = fork_child();
     if (!child) {
         if (small_mount(scratch, 64 << 10)) on_a_small_disk();
         else printf("  no right to mount: not tried on a full disk\n");

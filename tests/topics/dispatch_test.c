@@ -482,13 +482,13 @@ static void killed_at_any_instruction(void) {
     pid_t readers[2], writer;
     for (int i = 0; i < 2; i++) {
         random64();
-        CHECK((readers[i] = fork()) >= 0);
+        readers[i] = fork_child();
         if (!readers[i]) read_on(s);
     }
     wr_checkpoint_kind kind;
     for (int kills = 0; kills < 60; kills++) {
         random64();
-        CHECK((writer = fork()) >= 0);
+        writer = fork_child();
         if (!writer) {
             wr_dispatch *d = begin(scratch_fd, &kind);
             CHECK(kind == WR_CHECKPOINT_GOOD || !atomic_load(&s->done));
@@ -543,8 +543,7 @@ static void on_a_small_disk(void) {
 
 static void a_full_disk_is_an_error_that_passes(void) {
     forget_maxima();
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = fork_child();
     if (!child) {
         if (small_mount(scratch, 1536 << 10)) on_a_small_disk();
         else printf("  no right to mount: not tried on a full disk\n");

@@ -288,12 +288,12 @@ static void killed_at_any_instruction(void) {
         pid_t readers[2], writer;
         for (int i = 0; i < 2; i++) {
             random64();
-            CHECK((readers[i] = fork()) >= 0);
+            readers[i] = fork_child();
             if (!readers[i]) read_on(s, slots, entries);
         }
         for (int kills = 0; kills < 40; kills++) {
             random64();
-            CHECK((writer = fork()) >= 0);
+            writer = fork_child();
             if (!writer) write_on(s, slots, entries, NULL);
             const struct timespec some = {0, (long)random_below(6000000)};
             nanosleep(&some, NULL);
@@ -568,8 +568,7 @@ static void on_a_small_disk(void) {
 }
 
 static void a_full_disk_is_an_error_that_passes(void) {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = fork_child();
     if (!child) {
         if (small_mount(scratch, 512 << 10)) on_a_small_disk();
         else printf("  no right to mount: not tried on a full disk\n");

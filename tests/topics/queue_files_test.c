@@ -272,7 +272,7 @@ static void killed_at_any_instruction(void) {
         pid_t readers[2], writer;
         for (int i = 0; i < 2; i++) {
             random64();
-            CHECK((readers[i] = fork()) >= 0);
+            readers[i] = fork_child();
             if (!readers[i]) {
                 read_for_ever(row, entries);
                 _exit(0);
@@ -280,13 +280,13 @@ static void killed_at_any_instruction(void) {
         }
         for (int kill_n = 0; kill_n < 40; kill_n++) {
             random64();
-            CHECK((writer = fork()) >= 0);
+            writer = fork_child();
             if (!writer) write_for_ever(row, entries);
             const struct timespec some = {0, (long)random_below(8000000)};
             nanosleep(&some, NULL);
             CHECK(kill(writer, SIGKILL) == 0 && waitpid(writer, NULL, 0) == writer);
         }
-        CHECK((writer = fork()) >= 0); /* so that there is something to read in any case */
+        writer = fork_child(); /* so that there is something to read in any case */
         if (!writer) write_for_ever(row, entries);
         while (atomic_load(&row->maximum) < 5000) sched_yield();
         CHECK(kill(writer, SIGKILL) == 0 && waitpid(writer, NULL, 0) == writer);
@@ -338,8 +338,7 @@ static void on_a_small_disk(void) {
 }
 
 static void a_full_disk_is_an_error_that_passes(void) {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = fork_child();
     if (!child) {
         if (!small_mount(scratch, 256 << 10)) {
             printf("  no right to mount: not tried on a full disk\n");

@@ -700,8 +700,7 @@ static void an_appender_that_laps(void) {
         f[i].g = &g;
         f[i].r = reader_of(&g, 0, true);
     }
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = fork_child();
     if (!child) {
         follow(&f[2]);
         _exit(f[2].read_n == MANY ? 0 : 1);
