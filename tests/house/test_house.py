@@ -465,6 +465,12 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
+def test_children_of_c_tests_end_with_them() -> None:
+    """One that waits for its parent's word spins for ever when a check of the parent has failed."""
+    sources = [path for path in (ROOT / "tests").glob("*/*.[ch]") if re.search(r"(?<!\w)v?fork\(\)", path.read_text())]
+    assert [path.name for path in sources] == ["check.h"], "fork_child() of tests/support/check.h is for this"
+
+
 def test_every_rule_says_what_breaks_and_is_held_by_tests_that_exist() -> None:
     wrong = []
     for number, text in rules().items():
