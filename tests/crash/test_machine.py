@@ -14,7 +14,6 @@ from warren.tools.crash import machine
 
 
 @pytest.mark.crash
-@pytest.mark.slow
 @pytest.mark.integration
 def test_the_store_is_a_dictionary(tmp_path: Path) -> None:
     examples = int(os.environ.get("WARREN_MACHINE_EXAMPLES", "8"))

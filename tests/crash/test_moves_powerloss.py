@@ -132,6 +132,7 @@ def test_nothing_is_lost_or_doubled(recorded: Recorded, seed: int) -> None:
     assert recorded.wrong(recorded.records, str(seed)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "missing",
     [lambda record: not record.path, lambda record: bool(record.path)],

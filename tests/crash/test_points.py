@@ -28,7 +28,7 @@ from warren.tools.crash.victims import Node, send
 from support.store_node import StoreNode, message_id
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.integration]
 
 FILE_BYTES = 256 << 10
 SETTINGS = {

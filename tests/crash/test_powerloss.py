@@ -65,6 +65,7 @@ def test_nothing_confirmed_is_lost(recorded: Recorded) -> None:
     assert recorded.wrong(recorded.records) == []
 
 
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.parametrize("fault", ["data syncs", "directory syncs", "early confirms"])
 def test_planted_faults_are_found(recorded: Recorded, fault: str) -> None:

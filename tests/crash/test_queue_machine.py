@@ -19,7 +19,6 @@ from warren.tools.crash.queue_model import QueueModel
 
 
 @pytest.mark.crash
-@pytest.mark.slow
 @pytest.mark.integration
 def test_queues_are_what_the_model_says(tmp_path: Path, seed: int) -> None:
     examples = int(os.environ.get("WARREN_MACHINE_EXAMPLES", "4"))

@@ -28,7 +28,6 @@ SECONDS = 120.0  # a quiet machine needs 12
 
 
 @pytest.mark.crash
-@pytest.mark.slow
 @pytest.mark.integration
 def test_kill_campaign_of_topics(tmp_path: Path, seed: int) -> None:
     report = TopicCampaign(tmp_path, seed, print).run(KILLS, SECONDS)

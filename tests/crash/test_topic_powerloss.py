@@ -80,6 +80,7 @@ def _confirms(record: Record, token: int) -> bool:
     return record.kind == "note" and msgspec.msgpack.decode(record.data)[:2] == ["c", token]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["file syncs", "early confirms"])
 def test_planted_faults_are_found(recorded: Recorded, fault: str) -> None:
     wrong = recorded.wrong(planted(recorded.records, fault), 80)

@@ -18,10 +18,7 @@ from warren.tools.fuzz.build import HERE, build, targets
 MUTATIONS = {"frames": 20_000, "list": 20_000}
 MUTATIONS_DEFAULT = 1_500
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +26,7 @@ def programs() -> dict[str, Path]:
     return build("gcc", targets())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", targets())
 def test_target_holds(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
     mutations = os.environ.get("WARREN_FUZZ_MUTATIONS") or str(MUTATIONS.get(name, MUTATIONS_DEFAULT))

@@ -369,7 +369,6 @@ def run_example(place: Path, story: list[tuple[Any, ...]], told: list[str]) -> N
         shutil.rmtree(example.directory, ignore_errors=True)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120 + 60 * EXAMPLES)
 def test_alarms_whatever_happens(small_disk: Path, seed: int) -> None:
     counted: Counter[str] = Counter()

@@ -284,8 +284,8 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.crash
 def test_the_demo_with_kills(write: Any, tmp_path: Path, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -305,7 +305,6 @@ def test_the_demo_with_kills(write: Any, tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     process = demo("--dir", str(tmp_path / "demo"), "--rows", "5000")
     stream_log = tmp_path / "demo" / "work" / "consumer-0-0.log"

@@ -15,7 +15,7 @@ import warren
 
 from support.waiting import patience, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 DRIVER = Path(__file__).with_name("driver.py")
 END_S = 100
 

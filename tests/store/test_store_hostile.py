@@ -555,7 +555,6 @@ def attack(node: StoreNode, chance: random.Random) -> None:
     attacker.end()
 
 
-@pytest.mark.slow
 def test_repeated_attacks_leave_nothing_in_the_server(node: StoreNode, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(20):
@@ -593,7 +592,6 @@ def child_of(node: StoreNode, writes: int) -> int:
     return slot
 
 
-@pytest.mark.slow
 def test_hundreds_of_clients_come_and_go(node: StoreNode, seed: int) -> None:
     """500 clients: some end in order, some with commands under way, some processes are killed while they write."""
     chance = random.Random(seed)

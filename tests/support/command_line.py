@@ -5,6 +5,10 @@ import os
 import subprocess
 import sys
 
+from support import warm
+
+TIMEOUT_S = 100
+
 
 class Ended(subprocess.CompletedProcess[str]):
     """A command that has ended; `said` is what it said on standard error."""
@@ -19,14 +23,27 @@ class Ended(subprocess.CompletedProcess[str]):
 
 def warren(*words: object, given: str = "", code: int = 0, environment: dict[str, str] | None = None) -> Ended:
     """Run a command and check its exit code; nothing it prints is ever a traceback."""
-    found = subprocess.run(
-        [sys.executable, "-m", "warren", *map(str, words)],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | (environment or {}),
-    )
-    assert "Traceback" not in found.stderr + found.stdout, found.stderr
-    assert found.returncode == code, f"{words}: exit code {found.returncode}\n{found.stdout}\n{found.stderr}"
-    return Ended(found.args, found.returncode, found.stdout, found.stderr)
+    arguments = [str(word) for word in words]
+    if environment or "up" in arguments[:1] or not all(map(_is_plain, arguments)):
+        # another Python, perhaps; servers that are looked for by their command line; words that are no text
+        found = subprocess.run(
+            [sys.executable, "-m", "warren", *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=os.environ | (environment or {}),
+        )
+        ended = Ended(found.args, found.returncode, found.stdout, found.stderr)
+    else:
+        ended = Ended(arguments, *warm.run(arguments, given, TIMEOUT_S))
+    assert "Traceback" not in ended.stderr + ended.stdout, ended.stderr
+    assert ended.returncode == code, f"{words}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    return ended
+
+
+def _is_plain(word: str) -> bool:
+    try:
+        return bool(word.encode()) or not word
+    except UnicodeEncodeError:
+        return False

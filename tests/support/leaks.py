@@ -45,7 +45,7 @@ SEMCTL_GETPID = 11
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
 FSCONFIG_CMD_CREATE, CLOSE_ON_EXEC = 6, 1
 KERNEL_THREAD = 0x200000  # of the flags in /proc/PID/stat
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as this process
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "/support/warm.py")  # they end with us
 
 os.environ.setdefault(MARK, str(os.getpid()))
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -236,7 +236,7 @@ def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
         if pid in sessions or sessions.intersection(ancestors[pid]):
             continue
         command = _command_of(pid)
-        if not any(helper in command for helper in HELPERS):
+        if entries[pid].parent != me or not any(helper in command for helper in HELPERS):
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
                 yield process, f"{process.status()}, {command or process.name()}"

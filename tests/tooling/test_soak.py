@@ -88,7 +88,6 @@ def command(directory: Path, minutes: float, cycle: float = 2) -> list[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.slow
 def test_a_run_counts_every_message_and_measures_the_node(tmp_path: Path) -> None:
     for cycle in (2, 10, 40):  # s; a busy machine comes to rest in none of the short ones
         directory = tmp_path / f"node-{cycle}"
@@ -110,7 +109,6 @@ def test_a_run_counts_every_message_and_measures_the_node(tmp_path: Path) -> Non
 
 
 @pytest.mark.integration
-@pytest.mark.slow
 def test_sigint_ends_a_run_with_its_report(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     process = subprocess.Popen(command(tmp_path / "node", 10), stdout=pipe, stderr=pipe, text=True)

@@ -320,7 +320,6 @@ def running(tmp_path: Path) -> Iterator[Home]:
 
 
 @pytest.mark.integration
-@pytest.mark.slow
 def test_topics_are_what_the_lists_say(running: Home, seed: int) -> None:
     examples = int(os.environ.get("WARREN_MACHINE_EXAMPLES", EXAMPLES))
     run_state_machine_as_test(
