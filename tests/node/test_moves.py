@@ -388,7 +388,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Contents]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("point", "passes"), POINTS)
+@pytest.mark.parametrize(
+    ("point", "passes"), [pytest.param(*point, marks=[pytest.mark.long] if point[1] > 1 else []) for point in POINTS]
+)
 def test_a_death_at_a_point(tmp_path: Path, filled: tuple[Path, Contents], point: str, passes: int) -> None:
     """Killed there, twice; then the move is finished, and back."""
     directory = tmp_path / "node"

@@ -329,7 +329,7 @@ def all_shared(directory: Path) -> None:
             assert (item["uid"], item["gid"], mode) == (str(ALICE.uid), str(GROUP), 0o660)
 
 
-@pytest.mark.parametrize("umask", ["077", "000"])
+@pytest.mark.parametrize("umask", ["077", pytest.param("000", marks=pytest.mark.long)])
 def test_members_of_the_group_use_the_node(place: Path, umask: str) -> None:
     """Whatever umask either has. A member that is killed leaves nothing; strangers and root stay out."""
     directory = home(place, ALICE) / "above" / "data"
