@@ -4,6 +4,7 @@ A start of Python with its imports costs more than most commands do. What runs i
 process of its own, with its own words, environment, folder, streams and exit code.
 """
 
+import atexit
 import json
 import os
 import runpy
@@ -19,7 +20,7 @@ from pathlib import Path
 REQUEST_BYTES = 1 << 20
 MODULES = ("bindings", "check", "inspect", "main", "messages", "node", "queues", "topics")
 _lock = threading.Lock()
-_server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None  # ends when this process does
+_server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 
 
 class TimedOut(Exception):
@@ -80,7 +81,14 @@ def _started() -> socket.socket:
         requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             command = [sys.executable, "-P", str(Path(__file__).resolve()), str(its.fileno())]
-            _server = requests, subprocess.Popen(command, pass_fds=[its.fileno()])
+            process = subprocess.Popen(command, pass_fds=[its.fileno()])
+        _server = requests, process
+
+        @atexit.register
+        def end() -> None:
+            requests.close()
+            process.wait()
+
     return _server[0]
 
 
