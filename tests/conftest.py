@@ -10,6 +10,7 @@ one, which begins with them, because they are the longest. A lane is another run
 blamed for is looked for when all have ended.
 """
 
+import gc
 import os
 import signal
 import subprocess
@@ -55,6 +56,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     items.sort(key=lambda item: not item.path.is_relative_to(SPARK))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """The tests themselves stay: a collection, of which there are thousands, need not look at them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types for it

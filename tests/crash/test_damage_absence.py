@@ -39,7 +39,7 @@ SIZE = 20_000
 EACH = SMALL + LARGE
 
 
-@pytest.fixture(scope="module", params=["stopped", "killed"])
+@pytest.fixture(scope="module", params=["stopped", pytest.param("killed", marks=pytest.mark.long)])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("made") / "node"
     node = RealNode(path, **SETTINGS)

@@ -292,7 +292,9 @@ def test_another_process_writes_the_same_id_beside_any_image(node: StoreNode, st
         client = fresh_client(node)
 
 
-@pytest.mark.parametrize("alive", [False, True], ids=["both-dead", "client-lives"])
+@pytest.mark.parametrize(
+    "alive", [pytest.param(False, id="both-dead"), pytest.param(True, id="client-lives", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("operation", ["write_many", "eliminate", "batch", "batch_eliminate"])
 def test_server_is_killed_beside_any_image(node: StoreNode, stepper: Stepper, operation: str, alive: bool) -> None:
     client = fresh_client(node)

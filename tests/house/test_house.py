@@ -135,8 +135,8 @@ def test_what_a_stranger_made_with_the_number_of_a_dead_process_of_ours_is_his(b
     end(child)
     world = leaks.World.look(before, Census.take())
     world.strangers_test = True
-    assert not world.excuses(set(), leaks.Maker(child.pid, time.time() - 60)), "it lived then"
-    assert world.excuses(set(), leaks.Maker(child.pid, time.time() + 60))
+    assert not world.excuses("it", set(), leaks.Maker(child.pid, time.time() - 60)), "it lived then"
+    assert world.excuses("it", set(), leaks.Maker(child.pid, time.time() + 60))
 
 
 def test_what_a_stranger_holds_is_his(before: Census) -> None:
@@ -198,7 +198,7 @@ def test_descriptors_of_warren_files_are_found(before: Census, tmp_path: Path) -
 def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether this run is the only one on the machine, whatever goes on there."""
     only = request.param == "alone"
-    monkeypatch.setattr(leaks, "_is_of_another_run", lambda _process, _mapped: not only)
+    monkeypatch.setattr(leaks, "_is_of_another_run", lambda *_: not only)
     return only
 
 

@@ -52,7 +52,6 @@ def test_a_stream_from_queue_to_queue(tmp_path: Path, snippet: Path) -> None:
         assert sorted(message.body for message in shipped.browse()) == sorted(bodies)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("snippet", [1], indirect=True)
 def test_writing_to_an_exchange(tmp_path: Path, snippet: Path) -> None:
     with RealNode(tmp_path / "data"), warren.attach(tmp_path / "data") as node:

@@ -37,6 +37,7 @@ import psutil
 from support.waiting import patience
 
 MARK = "WARREN_TEST_RUN"
+OWN = ("descriptor", "descriptors", "mapping")  # kinds of leaks that an object of this process holds
 GRACE_S = float(os.environ.get("WARREN_LEAK_GRACE_S", "5"))
 DESCRIPTORS_SPARE = 8  # opened lazily, once: random, locale, selectors, …
 SHM, MQUEUE = Path("/dev/shm"), Path("/dev/mqueue")
@@ -50,6 +51,7 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "/s
 os.environ.setdefault(MARK, str(os.getpid()))
 _libc = ctypes.CDLL(None, use_errno=True)
 _known: dict[int, float] = {}  # every pid of ours that a census has seen, and when one saw that it was gone
+_foreign: set[object] = set()  # names, segments and semaphores that were seen to be another run's: they stay so
 
 
 class Maker(NamedTuple):
@@ -109,12 +111,13 @@ def leaks_since(
     descriptors and mappings of this process do not count (after a failure its traceback holds on to them).
     """
     began = time.monotonic()
-    pause_s = 0.001
+    pause_s = 0.005
     while True:
         found = _difference(before, Census.take(), private_root, own_process=own_process)
         if not found or time.monotonic() - began > grace_s * patience():
             return found
-        gc.collect()
+        if any(leak.kind in OWN for leak in found):
+            gc.collect()
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 0.1)
 
@@ -283,16 +286,17 @@ def _descriptors() -> Iterator[tuple[int, str]]:
 def _mappings(pid: int | str = "self") -> dict[str, int]:
     """Count the mapped regions of a process that are files named `warren-…`, or System V segments."""
     found: dict[str, int] = {}
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            _span, _rights, _offset, _device, inode, *path = line.split(maxsplit=5)
-            if path and path[0].startswith("/SYSV"):
-                name = f"segment {inode}"
-            elif path and "/warren-" in path[0]:
-                name = path[0].removesuffix(" (deleted)")
-            else:
-                continue
-            found[name] = found.get(name, 0) + 1
+    for line in _read(f"/proc/{pid}/maps").splitlines():
+        if b"/SYSV" not in line and b"/warren-" not in line:
+            continue
+        _span, _rights, _offset, _device, inode, *path = os.fsdecode(line).split(maxsplit=5)
+        if path and path[0].startswith("/SYSV"):
+            name = f"segment {inode}"
+        elif path and "/warren-" in path[0]:
+            name = path[0].removesuffix(" (deleted)")
+        else:
+            continue
+        found[name] = found.get(name, 0) + 1
     return found
 
 
@@ -303,7 +307,7 @@ def _mappings(pid: int | str = "self") -> dict[str, int]:
 class World:
     """Who holds what, looked at only when there is something to explain."""
 
-    holders: dict[str, set[int]]  # as Census.mappings, but to the pids that map it
+    holders: dict[str, set[int]]  # as Census.mappings, but to the pids that map it, or anything of a node
     ours: set[int]
     old: set[int]  # ours, and there before the test, or below one that was
     strangers_test: bool
@@ -318,21 +322,28 @@ class World:
                     old.add(process.pid)
         holders: dict[str, set[int]] = {}
         strangers_test = False
-        for process in psutil.process_iter():
-            mapped = _mappings(process.pid)
+        entries = _all_processes()
+        ancestors = _ancestors(os.getpid(), entries)
+        for pid in entries:
+            mapped = _mappings(pid)
             for name in mapped:
-                holders.setdefault(name, set()).add(process.pid)
-            if process.pid not in ours and not strangers_test:
-                strangers_test = _is_of_another_run(process, mapped)
+                holders.setdefault(name, set()).add(pid)
+                if node := _node_of(name):
+                    holders.setdefault(node, set()).add(pid)  # its mailboxes are mapped by nobody
+            if pid not in ours and not strangers_test:
+                strangers_test = _is_of_another_run(pid, mapped, ancestors)
         return cls(holders, ours, old, strangers_test)
 
-    def excuses(self, holders: set[int], maker: Maker | None) -> bool:
+    def excuses(self, thing: object, holders: set[int], maker: Maker | None) -> bool:
         """Tell whether a thing that `holders` map and `maker` made is old, a stranger's, or perhaps a stranger's."""
         if holders & self.old or (maker and maker.pid in self.old):
             return True
         if holders & self.ours or (maker and self._is_ours(maker)):
             return False
-        return bool(holders) or (maker is not None and psutil.pid_exists(maker.pid)) or self.strangers_test
+        if holders or (maker is not None and psutil.pid_exists(maker.pid)):
+            _foreign.add(thing)
+            return True
+        return self.strangers_test
 
     def _is_ours(self, maker: Maker) -> bool:
         """Numbers of processes are given again: a dead one of ours made nothing after it was gone."""
@@ -341,40 +352,49 @@ class World:
         return maker.at <= _known.get(maker.pid, 0) and not psutil.pid_exists(maker.pid)
 
 
-def _is_of_another_run(process: psutil.Process, mapped: dict[str, int]) -> bool:
+def _is_of_another_run(pid: int, mapped: dict[str, int], ancestors: list[int]) -> bool:
     if any(name.startswith(f"{SHM}/") for name in mapped):
         return True
-    if process in psutil.Process().parents():
+    if pid in ancestors:
         return False
-    try:
-        return (_mark_of(process.pid) or os.environ[MARK]) != os.environ[MARK] or any(
-            Path(word).name in {"pytest", "py.test"} for word in process.cmdline()[:3]
-        )
-    except psutil.Error:
-        return False
+    words = _read(f"/proc/{pid}/cmdline").split(b"\0")[:3]
+    return (_mark_of(pid) or os.environ[MARK]) != os.environ[MARK] or any(
+        os.path.basename(word) in {b"pytest", b"py.test"} for word in words
+    )
 
 
 def _difference(before: Census, after: Census, private_root: Path, *, own_process: bool) -> list[Leak]:
+    nodes = before.nodes()
     names = {
-        name: node for name, node in after.names.items() if name not in before.names and node not in before.nodes()
+        name: node
+        for name, node in after.names.items()
+        if name not in before.names and node not in nodes and name not in _foreign
     }
-    segments = {number: maker for number, maker in after.segments.items() if number not in before.segments}
-    semaphores = {number: maker for number, maker in after.semaphores.items() if number not in before.semaphores}
+    segments = {
+        number: maker
+        for number, maker in after.segments.items()
+        if number not in before.segments and ("segment", number, maker) not in _foreign
+    }
+    semaphores = {
+        number: maker
+        for number, maker in after.semaphores.items()
+        if number not in before.semaphores and ("semaphore", number) not in _foreign
+    }
     processes = [process for process in after.processes if process not in before.processes]
     found: list[Leak] = []
     if names or segments or semaphores or processes:
         world = World.look(before, after)
         found += [
             Leak(_kind_of(Path(name)), name)
-            for name in names
-            if not world.excuses(world.holders.get(name, set()), None)
+            for name, node in names.items()
+            if not world.excuses(name, world.holders.get(name) or world.holders.get(node, set()), None)
         ]
         for number, maker in segments.items():
             holders = world.holders.get(f"segment {number}", set())
-            if not world.excuses(holders, maker):
+            if not world.excuses(("segment", number, maker), holders, maker):
                 found.append(Leak("System V segment", str(number), f"made by {maker.pid}, mapped by {sorted(holders)}"))
         for number, maker in semaphores.items():
-            if not world.excuses(set(), maker if maker.pid else None):
+            if not world.excuses(("semaphore", number), set(), maker if maker.pid else None):
                 found.append(Leak("System V semaphore", str(number), f"last used by {maker.pid}"))
         found += [
             Leak("process", str(process.pid), after.processes[process])
