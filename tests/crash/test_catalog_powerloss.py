@@ -27,7 +27,7 @@ from support.seeds import new_seed
 pytestmark = pytest.mark.crash
 
 CHANGES = 150
-STATES = 200
+STATES = 400
 
 
 @dataclasses.dataclass

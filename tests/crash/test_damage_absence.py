@@ -258,7 +258,7 @@ def test_a_first_start_that_was_killed_anywhere_is_no_loss(tmp_path: Path) -> No
     with RealNode(plain, **SETTINGS):
         pass
     ends = 0
-    for number in range(0, 200, 3):
+    for number in range(0, 200, 2):
         path = tmp_path / f"node-{number}"
         code = (
             "import os, signal, sys\n"

@@ -30,7 +30,7 @@ from support.recorded import run_recorded
 
 pytestmark = pytest.mark.crash
 
-STATES = 50
+STATES = 100
 SETTINGS = {"file_bytes": 1 << 18, "arena_bytes": 1 << 19, "message_bytes_max": 1 << 16, "journal_files_max": 2}
 #: of a message: sequence, id, body or b"" (in the store), priority and reason
 Content = dict[str, list[tuple[int, bytes, bytes, bytes]]]

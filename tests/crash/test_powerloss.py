@@ -25,7 +25,7 @@ from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError
 from support.seeds import new_seed
 
 ROOT = "/root"
-STATES = 60
+STATES = 120
 
 
 @dataclasses.dataclass

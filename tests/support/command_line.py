@@ -44,6 +44,7 @@ def warren(*words: object, given: str = "", code: int = 0, environment: dict[str
 
 def _is_plain(word: str) -> bool:
     try:
-        return bool(word.encode()) or not word
+        word.encode()
     except UnicodeEncodeError:
         return False
+    return True
