@@ -21,6 +21,7 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.process.control import ControlClient
 
+from support.files import contents
 from support.real_node import RealNode
 from support.waiting import patience, wait_until
 
@@ -37,9 +38,20 @@ from warren.workers.cli import main
 gate, directory, supervisor = Path(sys.argv[1]), Path(sys.argv[2]), os.getpid()
 sync_directory, fdatasync = atomic_file.sync_directory, os.fdatasync
 
+def contents():
+    for path in directory.glob("catalog.*"):
+        try:
+            yield path.read_bytes()
+        except FileNotFoundError:
+            pass  # another thread has given it its name
+
 def stands_still():
-    while os.getpid() == supervisor and gate.exists():
-        if not any(gate.read_bytes() in path.read_bytes() for path in directory.glob("catalog.*") if gate.exists()):
+    while os.getpid() == supervisor:
+        try:
+            wanted = gate.read_bytes()
+        except FileNotFoundError:
+            return  # it was opened
+        if not wanted or not any(wanted in content for content in contents()):
             return
         time.sleep(0.005)
 
@@ -70,7 +82,7 @@ def test_a_queue_that_another_client_declares_just_now_can_be_used(tmp_path: Pat
             errors.append(error)
 
     def written() -> bool:
-        return any(b'"wanted"' in path.read_bytes() for path in directory.glob("catalog.*"))
+        return any(b'"wanted"' in content for content in contents(directory, "catalog.*").values())
 
     slow = (sys.executable, "-c", SLOW_TO_TELL, str(gate), str(directory))
     with RealNode(directory, prefix=slow), warren.attach(directory) as watching:

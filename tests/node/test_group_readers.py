@@ -227,6 +227,7 @@ def follow(directory: Path, who: int, path: Path, commit: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with warren.attach(directory) as node:
         reader = node.topic("flights").reader(group="report", commit=commit, prefetch=12)  # type: ignore[arg-type]
+        joined(path, os.getpid()).touch()
         count = 0
         while True:
             try:
@@ -239,6 +240,11 @@ def follow(directory: Path, who: int, path: Path, commit: str) -> None:
                     reader.commit(record if count % 2 else None)
             except (warren.Fenced, warren.TimedOut, warren.PeerLost):
                 pass  # what it says is tested elsewhere; here it goes on
+
+
+def joined(path: Path, pid: int) -> Path:
+    """A file that is there when a process that writes to `path` is a member."""
+    return path.with_name(f"joined-{pid}")
 
 
 class Members:
@@ -261,6 +267,10 @@ class Members:
         process.kill()
         process.join()
         process.close()
+
+    def have_joined(self) -> bool:
+        """All that are alive are members."""
+        return all(process.pid is not None and joined(self._path, process.pid).exists() for process in self.alive)
 
     def any(self) -> BaseProcess:
         """One of them."""
@@ -346,16 +356,17 @@ def stand_still(topic: warren.Topic, members: Members) -> None:
     """One is stopped until its queues are others', and goes on then."""
     while len(members.alive) >= QUEUES:  # there is a queue for who comes
         members.go()
+    wait_until(members.have_joined, 60, what="who came is a member")
+    wait_until(lambda: len(described(topic).members) == len(members.alive), 60, what="who was killed is none")
     stopped = members.any()
     assert stopped.pid is not None
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
-        before = len(described(topic).members)
         members.come()  # so that there is something to give back
 
         def moved() -> bool:
             now = described(topic)
-            return len(now.members) > before and sorted({*now.owners}) == list(range(min(len(now.members), QUEUES)))
+            return len(now.members) == len(members.alive) and sorted({*now.owners}) == list(range(len(now.members)))
 
         wait_until(moved, 60, what="queues for who came")
     finally:

@@ -22,6 +22,7 @@ from warren.workers.node.room import Room
 from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 
+from support.files import sizes
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -140,7 +141,7 @@ def test_an_existing_node_keeps_its_sizes_unless_it_is_told(tmp_path: Path) -> N
 
 
 def disk_used(directory: Path) -> int:
-    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*"))
+    return sum(taken for _size, taken in sizes(directory, "**/*").values())
 
 
 IN_SMALL = """
@@ -337,7 +338,7 @@ def test_an_empty_node_takes_little(
         node.status()
         with ControlClient(directory) as control:
             shared_id = control.call("settings")["shared_id"]
-        shared = sum(path.stat().st_blocks * 512 for path in Path("/dev/shm").glob(f"warren-{shared_id:012x}-*"))
+        shared = sum(taken for _size, taken in sizes(Path("/dev/shm"), f"warren-{shared_id:012x}-*").values())
         assert 0 < shared <= shared_most
         assert 0 < disk_used(directory) <= disk_most
         with ControlClient(directory) as control:

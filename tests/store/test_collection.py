@@ -29,6 +29,7 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.kernel.quarantine import entries
 from warren.ipc.superblock import Superblock
 
+from support.files import contents, sizes
 from support.real_node import RealNode
 from support.waiting import patience, wait_until
 
@@ -112,15 +113,11 @@ def folder(directory: Path) -> Path:
 
 def on_disk(directory: Path) -> int:
     """Bytes of the store's files, spares not among them."""
-    total = 0
-    for path in folder(directory).glob("*.rdq"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
+    return sum(size for size, _taken in sizes(folder(directory), "*.rdq").values())
 
 
 def log(directory: Path, name: str = "store") -> str:
-    return "".join(path.read_text() for path in (directory / "log").glob(f"{name}.log*"))
+    return "".join(text.decode() for text in contents(directory / "log", f"{name}.log*").values())
 
 
 def read_on(directory: Path, given: Connection, over: Event) -> None:

@@ -20,6 +20,7 @@ from warren.ipc.layout import CLIENT, COMMAND, CONSTANTS, LINK, PAGE_BYTES
 from warren.ipc.region import sysv_remove
 from warren.ipc.superblock import ACTIVE, DEAD, FREE
 
+from support.files import sizes
 from support.store_node import NONE, SYNCED, StoreNode, message_id
 from support.waiting import wait_until
 
@@ -457,7 +458,8 @@ def test_ends_that_shrink_after_the_check_are_not_believed(node: StoreNode) -> N
 
 def shared_bytes(node: StoreNode, what: str) -> int:
     """Bytes of all regions of a kind that the node has in shared memory."""
-    return sum(path.stat().st_size for path in Path("/dev/shm").glob(f"warren-{node.node_id:012x}-{what}*"))
+    found = sizes(Path("/dev/shm"), f"warren-{node.node_id:012x}-{what}*")
+    return sum(size for size, _taken in found.values())
 
 
 def test_sparse_counters_do_not_blow_up_the_index(node: StoreNode) -> None:

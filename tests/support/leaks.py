@@ -46,7 +46,7 @@ SEMCTL_GETPID = 11
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
 FSCONFIG_CMD_CREATE, CLOSE_ON_EXEC = 6, 1
 KERNEL_THREAD = 0x200000  # of the flags in /proc/PID/stat
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "/support/warm.py")  # they end with us
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "/support/warm.py ")  # they end with us
 
 os.environ.setdefault(MARK, str(os.getpid()))
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from warren.engine.errors import Error
 from warren.workers.process.control import ControlClient
 
+from support import warm
 from support.waiting import kill, wait_until
 
 #: enough for tests, quick to make
@@ -32,7 +33,8 @@ class RealNode:
         self.directory = directory
         self.prefix = prefix
         self.settings = SMALL | settings
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | warm.Forked | None = None
+        self._output: TextIO | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -49,21 +51,20 @@ class RealNode:
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        assert self.process.stdout is not None
+        output, its = os.pipe()
+        self._output = open(output)  # noqa: SIM115 - closed with the process
+        with open(os.devnull, "rb") as nothing, open(its, "wb") as writing:
+            if self.prefix or not warm.same_environment():
+                self.process = subprocess.Popen(command, stdin=nothing, stdout=writing, stderr=writing, env=environment)
+            else:
+                streams = nothing.fileno(), writing.fileno(), writing.fileno()
+                self.process = warm.Forked(command[1:], streams, environment)
         said = ""
-        while line := self.process.stdout.readline():  # others may come first, as of an alarm
+        while line := self._output.readline():  # others may come first, as of an alarm
             said += line
             if "is up" in line:
                 return
-        self.process.stdout.close()
+        self._output.close()
         self.process.wait(60)
         raise AssertionError(said)
 
@@ -98,8 +99,7 @@ class RealNode:
             os.kill(pid, signal.SIGSTOP)  # so that nobody restarts anybody
         kill(*pids)
         self.process.wait(120)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._close()
         self.process = None
 
     def wait(self) -> str:
@@ -108,7 +108,10 @@ class RealNode:
         """
         process, self.process = self.process, None
         assert process is not None
-        said, _nothing = process.communicate(timeout=60)
+        assert self._output is not None
+        process.wait(60)
+        said = self._output.read()
+        self._close()
         return said
 
     def stop(self) -> None:
@@ -116,17 +119,20 @@ class RealNode:
         process, self.process = self.process, None
         if process is None:
             return
-        assert process.stdout is not None
         if process.poll() is None:
             process.terminate()
         try:
             process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(120)
             raise
         finally:
-            process.stdout.close()
+            self._close()
+
+    def _close(self) -> None:
+        assert self._output is not None
+        self._output.close()
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
-"""A process that has the command line imported already: it forks one for each command that a test runs.
+"""A process that has the command line imported already: it forks one for each command and each node that a test runs.
 
 A start of Python with its imports costs more than most commands do. What runs is `python -m warren` all the same: a
-process of its own, with its own words, environment, folder, streams and exit code.
+process of its own, with its own words, environment, folder, streams and exit code, and with that command line in /proc.
 """
 
 import atexit
+import ctypes
 import json
 import os
 import runpy
@@ -18,61 +19,109 @@ from importlib import import_module
 from pathlib import Path
 
 REQUEST_BYTES = 1 << 20
+COMMAND_BYTES = 4096  # of a command line in /proc
+TEST_VARIABLE = "PYTEST_CURRENT_TEST"
 MODULES = ("bindings", "check", "inspect", "main", "messages", "node", "queues", "topics")
 _lock = threading.Lock()
 _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
+_environment = dict(os.environ)
 
 
 class TimedOut(Exception):
     """A command did not end in time, and was killed."""
 
 
+class Forked:
+    """A command that runs: what tests use of subprocess.Popen, for one that is another process's child."""
+
+    def __init__(self, words: list[str], streams: tuple[int, int, int], environment: dict[str, str]) -> None:
+        self.args = words
+        self.returncode: int | None = None
+        self._told, its = socket.socketpair()
+        request = json.dumps({"words": words, "environment": environment, "folder": os.getcwd()}).encode()
+        try:
+            with its, _lock:
+                socket.send_fds(_started(), [request], [its.fileno(), *streams])
+            self.pid = self._number()
+        except BaseException:
+            self._told.close()
+            raise
+
+    def _number(self) -> int:
+        received = self._told.recv(4, socket.MSG_WAITALL)
+        assert len(received) == 4, "the process that forks commands is gone"
+        return int.from_bytes(received, "little", signed=True)
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: what killed it); None while it runs."""
+        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
+            self.returncode = self._number()
+            self._told.close()
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end: its exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None and not select.select([self._told], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal while it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def same_environment() -> bool:
+    """No test has changed what a start of Python may go by."""
+    return dict(os.environ) | {TEST_VARIABLE: ""} == _environment | {TEST_VARIABLE: ""}
+
+
 def run(words: list[str], given: str, timeout_s: float) -> tuple[int, str, str]:
     """Run `warren` with these words: its exit code (negative: what killed it), and what it printed on both streams."""
-    mine, its = socket.socketpair()
     (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe(), os.pipe()
-    request = json.dumps({"words": words, "environment": dict(os.environ), "folder": os.getcwd()}).encode()
-    with mine:
-        with _lock:
-            socket.send_fds(_started(), [request], [its.fileno(), stdin, stdout, stderr])
-        its.close()
+    try:
+        process = Forked(["-m", "warren", *words], (stdin, stdout, stderr), dict(os.environ))
+    finally:
         for stream in (stdin, stdout, stderr):
             os.close(stream)
-        said: dict[int, bytes] = {}
+    said: dict[int, bytes] = {}
 
-        def give() -> None:
-            left = given.encode()
-            try:
-                while left:
-                    left = left[os.write(to_stdin, left) :]
-            except BrokenPipeError:
-                pass  # it ended without reading all
-            os.close(to_stdin)
-
-        def take(stream: int) -> None:
-            with open(stream, "rb") as pipe:
-                said[stream] = pipe.read()
-
-        threads = [threading.Thread(target=give, daemon=True)]
-        threads += [threading.Thread(target=take, args=(stream,), daemon=True) for stream in (from_stdout, from_stderr)]
-        for thread in threads:
-            thread.start()
-        mine.settimeout(timeout_s)
-        pid = _number(mine)
+    def give() -> None:
+        left = given.encode()
         try:
-            code = _number(mine)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise TimedOut(f"{words}: still running after {timeout_s} s") from None
-        for thread in threads:
-            thread.join(timeout_s)  # a process that it left may hold its streams
+            while left:
+                left = left[os.write(to_stdin, left) :]
+        except BrokenPipeError:
+            pass  # it ended without reading all
+        os.close(to_stdin)
+
+    def take(stream: int) -> None:
+        with open(stream, "rb") as pipe:
+            said[stream] = pipe.read()
+
+    threads = [threading.Thread(target=give, daemon=True)]
+    threads += [threading.Thread(target=take, args=(stream,), daemon=True) for stream in (from_stdout, from_stderr)]
+    for thread in threads:
+        thread.start()
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout_s)
+        raise TimedOut(f"{words}: still running after {timeout_s} s") from None
+    for thread in threads:
+        thread.join(timeout_s)  # a process that it left may hold its streams
     return code, said[from_stdout].decode(), said[from_stderr].decode()
-
-
-def _number(connection: socket.socket) -> int:
-    received = connection.recv(4, socket.MSG_WAITALL)
-    assert len(received) == 4, "the process that forks commands is gone"
-    return int.from_bytes(received, "little", signed=True)
 
 
 def _started() -> socket.socket:
@@ -80,7 +129,8 @@ def _started() -> socket.socket:
     if _server is None:
         requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            command = [sys.executable, "-P", str(Path(__file__).resolve()), str(its.fileno())]
+            # the last word is where the command lines of its children are written
+            command = [sys.executable, "-P", str(Path(__file__).resolve()), str(its.fileno()), "-" * COMMAND_BYTES]
             process = subprocess.Popen(command, pass_fds=[its.fileno()])
         _server = requests, process
 
@@ -141,14 +191,25 @@ def _become(request: dict, streams: list[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    _show([sys.executable, *request["words"]])
     return request["words"]
+
+
+def _show(command: list[str]) -> None:
+    """This is the command line in /proc: it is read from where it lay at the start."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end: proc(5) counts the two before ")" and from 1
+    shown = b"".join(os.fsencode(word) + b"\0" for word in command)[: end - begin - 1]
+    ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
 
 
 if __name__ == "__main__":
     for module in MODULES:
         import_module(f"warren.workers.cli.{module}")
+    import_module("warren.workers.node.supervise")
+    import_module("warren.workers.node.options").RealServers()
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         arguments = serve(listening)
     if arguments is not None:
-        sys.argv[1:] = arguments
-        runpy.run_module("warren", run_name="__main__", alter_sys=True)
+        _m, module, *sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -305,14 +305,17 @@ static bool often(void *context, const wr_topic_batch *batch) {
 
 /* What came is synced before anybody hears that it is there. */
 static void is_synced(void *context, const wr_topic_commit *commit) {
-    const life *l = context;
+    (void)context;
+    if (commit->sync || commit->error) return;
+    const uint64_t n = commit->at - commit->from;
+    uint8_t *bytes = records_of(commit, FILE_BYTES);
     wr_record record;
     uint64_t before;
-    for (uint64_t at = commit->from; at < commit->at; at += record.size) {
-        const uint8_t *bytes = (const uint8_t *)l->ring + WR_PAGE_BYTES + (at & (RING_BYTES - 1));
-        CHECK(wr_record_scan(bytes, commit->at - at, at, 0, &record) == WR_SCAN_RECORD);
-        CHECK(!wr_scheduled_came(&record, &before) || commit->sync);
+    for (uint64_t at = 0; at < n; at += record.size) {
+        CHECK(wr_record_scan(bytes + at, n - at, commit->from + at, 0, &record) == WR_SCAN_RECORD);
+        CHECK(!wr_scheduled_came(&record, &before));
     }
+    free(bytes);
 }
 
 /* A commit of the log: offsets and marks for the next server. */

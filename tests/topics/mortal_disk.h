@@ -95,4 +95,14 @@ static int open_to_write(void *context, uint64_t base) {
     int fd = open(path_of(base), O_RDWR);
     return fd < 0 ? -errno : fd;
 }
+
+/* The records of a commit that was written, out of its file: in the ring others may lie in their place by now. To be freed. */
+static uint8_t *records_of(const wr_topic_commit *commit, uint64_t file_bytes) {
+    const uint64_t base = commit->from / file_bytes * file_bytes, n = commit->at - commit->from;
+    const int fd = open_to_read(NULL, base);
+    uint8_t *bytes = malloc(n + 1);
+    CHECK(fd >= 0 && bytes && pread(fd, bytes, n, (off_t)(commit->from - base)) == (ssize_t)n);
+    close(fd);
+    return bytes;
+}
 #endif
