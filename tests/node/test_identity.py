@@ -217,8 +217,7 @@ def kill_supervisor(node: RealNode) -> None:
     process, node.process = node.process, None
     process.kill()
     process.wait(60)
-    assert process.stdout is not None
-    process.stdout.close()
+    node.close_output()
 
 
 def checked(directory: Path) -> str:

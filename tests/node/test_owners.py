@@ -101,7 +101,9 @@ def home(place: Path, user: User) -> Path:
 
 def node_of(user: User, directory: Path, *through: str, **settings: str) -> RealNode:
     """A node that a user starts, `through` a command."""
-    return RealNode(directory, prefix=(*users.prefix(user), *through), workers=1, **settings)
+    if through:
+        return RealNode(directory, prefix=(*users.prefix(user), *through), workers=1, **settings)
+    return RealNode(directory, user=users.as_numbers(user), workers=1, **settings)
 
 
 def declared_and_put(directory: Path, body: str) -> None:
@@ -255,10 +257,8 @@ def test_a_node_that_runs_as_another_user_than_the_owner_is_not_used(place: Path
         for path, _seen in parts(directory):
             os.chown(path, 0, 0)
         not_served(SUPERUSER, "user root (0)", directory)
-        process = alices.process
-        assert process is not None
-        assert process.stdout is not None
-        assert any("closed to this user" in line for line in process.stdout), "it looks each second, and goes on"
+        assert alices.output is not None
+        assert any("closed to this user" in line for line in alices.output), "it looks each second, and goes on"
         for path, _seen in parts(directory):
             os.chown(path, ALICE.uid, GROUP)
             path.chmod(0o770)

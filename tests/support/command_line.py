@@ -24,8 +24,7 @@ class Ended(subprocess.CompletedProcess[str]):
 def warren(*words: object, given: str = "", code: int = 0, environment: dict[str, str] | None = None) -> Ended:
     """Run a command and check its exit code; nothing it prints is ever a traceback."""
     arguments = [str(word) for word in words]
-    if environment or "up" in arguments[:1] or not all(map(_is_plain, arguments)):
-        # another Python, perhaps; servers that are looked for by their command line; words that are no text
+    if environment or not all(map(_is_plain, arguments)):  # another Python, perhaps; words that are no text
         found = subprocess.run(
             [sys.executable, "-m", "warren", *arguments],
             input=given,

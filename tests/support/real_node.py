@@ -27,14 +27,24 @@ SMALL = {
 
 
 class RealNode:
-    """`warren up DIR`, with settings; a context manager that stops it. `prefix`: a command that runs it elsewhere."""
+    """`warren up DIR`, with settings; a context manager that stops it. `prefix`: a command that runs it elsewhere;
+    `user`: number and groups of who runs it.
+    """
 
-    def __init__(self, directory: Path, *, prefix: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        prefix: tuple[str, ...] = (),
+        user: tuple[int, tuple[int, ...]] | None = None,
+        **settings: Any,
+    ) -> None:
         self.directory = directory
         self.prefix = prefix
+        self.user = user
         self.settings = SMALL | settings
         self.process: subprocess.Popen[bytes] | warm.Forked | None = None
-        self._output: TextIO | None = None
+        self.output: TextIO | None = None  #: both its streams
 
     def __enter__(self) -> Self:
         self.start()
@@ -52,19 +62,19 @@ class RealNode:
             command += ["--set", f"{name}={value}"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         output, its = os.pipe()
-        self._output = open(output)  # noqa: SIM115 - closed with the process
+        self.output = open(output)  # noqa: SIM115 - closed with the process
         with open(os.devnull, "rb") as nothing, open(its, "wb") as writing:
-            if self.prefix or not warm.same_environment():
+            if self.user is None and (self.prefix or not warm.same_environment()):
                 self.process = subprocess.Popen(command, stdin=nothing, stdout=writing, stderr=writing, env=environment)
             else:
                 streams = nothing.fileno(), writing.fileno(), writing.fileno()
-                self.process = warm.Forked(command[1:], streams, environment)
+                self.process = warm.Forked(command[1:], streams, environment, user=self.user)
         said = ""
-        while line := self._output.readline():  # others may come first, as of an alarm
+        while line := self.output.readline():  # others may come first, as of an alarm
             said += line
             if "is up" in line:
                 return
-        self._output.close()
+        self.output.close()
         self.process.wait(60)
         raise AssertionError(said)
 
@@ -99,7 +109,7 @@ class RealNode:
             os.kill(pid, signal.SIGSTOP)  # so that nobody restarts anybody
         kill(*pids)
         self.process.wait(120)
-        self._close()
+        self.close_output()
         self.process = None
 
     def wait(self) -> str:
@@ -108,10 +118,10 @@ class RealNode:
         """
         process, self.process = self.process, None
         assert process is not None
-        assert self._output is not None
+        assert self.output is not None
         process.wait(60)
-        said = self._output.read()
-        self._close()
+        said = self.output.read()
+        self.close_output()
         return said
 
     def stop(self) -> None:
@@ -128,11 +138,12 @@ class RealNode:
             process.wait(120)
             raise
         finally:
-            self._close()
+            self.close_output()
 
-    def _close(self) -> None:
-        assert self._output is not None
-        self._output.close()
+    def close_output(self) -> None:
+        """Listen no more to what it says: it is dead, or does not matter."""
+        assert self.output is not None
+        self.output.close()
 
 
 @contextlib.contextmanager

@@ -1,25 +1,17 @@
 """Programs of other users, for tests that run as root: numeric ids, which need no account.
 
-They need the Python, its packages and the sources. Where these lie below a folder that is closed to others (the home
-of root), a program gets a mount namespace of its own, in which that folder has nothing else in it. Nothing on the
-machine is changed. What cannot be is a reason to skip.
-
-Run as a program, this file becomes another user and runs a command: UID GROUP,GROUP… COMMAND….
+How they become so: other_user.py. What cannot be is a reason to skip.
 """
 
-import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parents[2]
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
-#: exit code of a program that could not become another user
-CANNOT = 77
+from support import other_user, warm
+
+CANNOT = other_user.CANNOT
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ def prefix(user: User) -> tuple[str, ...]:
     """What stands before a command that this user runs."""
     if user == SUPERUSER:
         return ()
-    return (sys.executable, "-P", __file__, str(user.uid), ",".join(map(str, user.groups)))
+    return (sys.executable, "-P", other_user.__file__, str(user.uid), ",".join(map(str, user.groups)))
 
 
 def why_not() -> str:
@@ -71,55 +63,21 @@ def python(user: User, program: str, *words: object) -> tuple[int, int, str]:
     return run(user, sys.executable, "-P", "-c", program, *map(str, words))
 
 
-def warren(user: User, *words: object) -> tuple[int, int, str]:
+def warren(user: User, *words: object, timeout: float = 300) -> tuple[int, int, str]:
     """The same for a command of `warren`."""
-    return run(user, sys.executable, "-P", "-m", "warren", *map(str, words))
+    output, its = os.pipe()
+    with open(os.devnull, "rb") as nothing, open(its, "wb") as writing, open(output) as said:
+        streams = nothing.fileno(), writing.fileno(), writing.fileno()
+        process = warm.Forked(["-m", "warren", *map(str, words)], streams, dict(os.environ), "/", as_numbers(user))
+        writing.close()
+        found: list[str] = []
+        reading = threading.Thread(target=lambda: found.append(said.read()), daemon=True)
+        reading.start()
+        code = process.wait(timeout)
+        reading.join(timeout)
+    return process.pid, code, found[0]
 
 
-# -- becoming another user ---------------------------------------------------------------------------------------------
-
-
-def _closed() -> Iterator[tuple[Path, Path]]:
-    """(closed folder, what is needed below it)"""
-    for needed in dict.fromkeys(Path(path).resolve() for path in (sys.base_prefix, sys.prefix, ROOT)):
-        for folder in reversed(needed.parents):
-            if not folder.stat().st_mode & 0o001:
-                yield folder, needed
-                break
-
-
-def _mount(libc: ctypes.CDLL, source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
-    words = [None if word is None else word.encode() for word in (source, target, kind)]
-    if libc.mount(*words, ctypes.c_ulong(flags), None if options is None else options.encode()):
-        raise OSError(ctypes.get_errno(), f"mount of {target}: {os.strerror(ctypes.get_errno())}")
-
-
-def _open_up(closed: list[tuple[Path, Path]]) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS):
-        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
-    _mount(libc, "none", "/", None, MS_REC | MS_PRIVATE, None)
-    kept = [(os.open(needed, os.O_PATH), needed) for _folder, needed in closed]
-    for folder in dict.fromkeys(folder for folder, _needed in closed):
-        _mount(libc, "none", str(folder), "tmpfs", 0, "mode=0755,size=1m")
-    for descriptor, needed in kept:
-        needed.mkdir(parents=True, exist_ok=True)
-        _mount(libc, f"/proc/self/fd/{descriptor}", str(needed), None, MS_BIND | MS_REC, None)
-        os.close(descriptor)
-
-
-def _become(uid: int, groups: list[int], command: list[str]) -> NoReturn:
-    try:
-        if closed := list(_closed()):
-            _open_up(closed)
-        os.setgroups(groups)
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-        os.execvp(command[0], command)
-    except OSError as error:
-        print(error, file=sys.stderr)
-    sys.exit(CANNOT)
-
-
-if __name__ == "__main__":
-    _become(int(sys.argv[1]), [int(group) for group in sys.argv[2].split(",") if group], sys.argv[3:])
+def as_numbers(user: User) -> tuple[int, tuple[int, ...]] | None:
+    """A user as warm.Forked wants it."""
+    return None if user == SUPERUSER else (user.uid, user.groups)

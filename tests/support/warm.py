@@ -6,6 +6,7 @@ process of its own, with its own words, environment, folder, streams and exit co
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -20,11 +21,12 @@ from pathlib import Path
 
 REQUEST_BYTES = 1 << 20
 COMMAND_BYTES = 4096  # of a command line in /proc
-TEST_VARIABLE = "PYTEST_CURRENT_TEST"
+MARK = "WARREN_TEST_RUN"  # of this run's processes; the lanes of pytest change it at their start
 MODULES = ("bindings", "check", "inspect", "main", "messages", "node", "queues", "topics")
 _lock = threading.Lock()
 _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
-_environment = dict(os.environ)
+#: how the variables begin that Python, the loader of libraries, or the C library look at when a process starts
+_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "GCONV_", "LANG", "LC_", "TZ", "WARREN_")
 
 
 class TimedOut(Exception):
@@ -34,11 +36,20 @@ class TimedOut(Exception):
 class Forked:
     """A command that runs: what tests use of subprocess.Popen, for one that is another process's child."""
 
-    def __init__(self, words: list[str], streams: tuple[int, int, int], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        streams: tuple[int, int, int],
+        environment: dict[str, str],
+        folder: str = "",
+        user: tuple[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        """`words`: behind `python`. `folder`: where it runs, not here. `user`: number and groups of who it runs as."""
         self.args = words
         self.returncode: int | None = None
         self._told, its = socket.socketpair()
-        request = json.dumps({"words": words, "environment": environment, "folder": os.getcwd()}).encode()
+        told = {"words": words, "environment": environment, "folder": folder or os.getcwd(), "user": user}
+        request = json.dumps(told).encode()
         try:
             with its, _lock:
                 socket.send_fds(_started(), [request], [its.fileno(), *streams])
@@ -81,9 +92,16 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def _at_start() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_AT_START) and name != MARK}
+
+
+_environment = _at_start()
+
+
 def same_environment() -> bool:
-    """No test has changed what a start of Python may go by."""
-    return dict(os.environ) | {TEST_VARIABLE: ""} == _environment | {TEST_VARIABLE: ""}
+    """No test has changed what a start of a process may go by."""
+    return _at_start() == _environment
 
 
 def run(words: list[str], given: str, timeout_s: float) -> tuple[int, str, str]:
@@ -131,7 +149,9 @@ def _started() -> socket.socket:
         with its:
             # the last word is where the command lines of its children are written
             command = [sys.executable, "-P", str(Path(__file__).resolve()), str(its.fileno()), "-" * COMMAND_BYTES]
-            process = subprocess.Popen(command, pass_fds=[its.fileno()])
+            others = {name: value for name, value in os.environ.items() if not name.startswith(_AT_START)}
+            environment = others | _environment | {MARK: os.environ[MARK]}
+            process = subprocess.Popen(command, pass_fds=[its.fileno()], env=environment)
         _server = requests, process
 
         @atexit.register
@@ -192,6 +212,8 @@ def _become(request: dict, streams: list[int]) -> list[str]:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     _show([sys.executable, *request["words"]])
+    if request["user"] is not None:
+        become(*request["user"])
     return request["words"]
 
 
@@ -207,7 +229,11 @@ if __name__ == "__main__":
     for module in MODULES:
         import_module(f"warren.workers.cli.{module}")
     import_module("warren.workers.node.supervise")
+    sys.path.append(str(Path(__file__).resolve().parent))
+    become = import_module("other_user").become
+    sys.path.pop()
     import_module("warren.workers.node.options").RealServers()
+    gc.freeze()  # what is loaded stays: nobody looks through it again, and its pages stay shared
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         arguments = serve(listening)
     if arguments is not None:
