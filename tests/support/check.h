@@ -22,6 +22,13 @@ static inline void check_failed(const char *file, int line, const char *what) {
     } while (0)
 #endif
 
+/* Rounds of a test that goes by chance. The thread sanitizer looks at who meets whom, in any round, and takes many times as long. */
+#ifdef __SANITIZE_THREAD__
+#define ROUNDS(n) (((n) + 4) / 5)
+#else
+#define ROUNDS(n) (n)
+#endif
+
 /* A child that ends with this process, however that ends: what it waits for would never come. */
 static inline pid_t fork_child(void) {
     const pid_t parent = getpid(), child = fork();

@@ -694,9 +694,9 @@ int main(int argc, char **argv) {
     they_go_with_their_topic();
     none_is_finished_before_it_is_sealed();
     a_clock_that_was_set_back_holds_up_no_question();
-    lives(30, false, true);
-    lives(30, true, true);
-    lives(20, true, false);
+    lives(ROUNDS(30), false, true);
+    lives(ROUNDS(30), true, true);
+    lives(ROUNDS(20), true, false);
     free(unsynced);
     close(scratch_fd);
     scratch_end();

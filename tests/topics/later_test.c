@@ -760,8 +760,8 @@ int main(int argc, char **argv) {
     a_clock_that_was_set_back_delays_nothing_anew();
     many_come_in_rounds();
     for (int i = 0; i < 2; i++) {
-        lives(30, false);
-        lives(30, true);
+        lives(ROUNDS(30), false);
+        lives(ROUNDS(30), true);
     }
     free(unsynced);
     close(scratch_fd);

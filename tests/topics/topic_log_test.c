@@ -728,7 +728,7 @@ int main(int argc, char **argv) {
     nothing_comes_again();
     a_failed_sync_is_made_good();
     a_file_that_ends_is_synced();
-    for (int i = 0; i < 3; i++) lives(12);
+    for (int i = 0; i < 3; i++) lives(ROUNDS(12));
     free(past);
     CHECK(rmdir(folder) == 0);
     return 0;

@@ -487,7 +487,7 @@ int main(int argc, char **argv) {
     snprintf(folder, sizeof folder, "/tmp/topic-server-XXXXXX");
     CHECK(mkdtemp(folder));
     nonsense();
-    for (int i = 0; i < 3; i++) lives(30);
+    for (int i = 0; i < 3; i++) lives(ROUNDS(30));
     CHECK(rmdir(folder) == 0);
     return 0;
 }
