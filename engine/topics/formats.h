@@ -31,6 +31,9 @@
 #define WR_GROUPS_VERSION 1
 #define WR_LATER_VERSION 1
 #define WR_HALVES_VERSION 1
+#define WR_COMPACTED_VERSION 1
+#define WR_COMPACTED_BLOCK_BYTES 0x10000
+#define WR_KEYS_PAGE_N 341
 #define WR_HALF_COMMITTED 1
 #define WR_HALF_ROLLED_BACK 2
 #define WR_HALF_PUT_ASIDE 3
@@ -69,6 +72,7 @@
 #define WR_CHECKPOINT_MAGIC "WRTOPICS"
 #define WR_LATER_MAGIC "WRLATER_"
 #define WR_HALVES_MAGIC "WRHALVES"
+#define WR_COMPACTED_MAGIC "WRCOMPAC"
 
 /* Head of a record of the commit log, up to the born host. */
 #define WR_LOG_HEAD_AT_SIZE 0 /* u32: bytes of the whole record */
@@ -270,5 +274,48 @@
 #define WR_HALF_OUTCOME_AT_TOPIC 28 /* u32: id of the topic that it was for */
 #define WR_HALF_OUTCOME_AT_KIND 32 /* u32: HALF_… */
 #define WR_HALF_OUTCOME_SIZE 36
+
+/* Head of a file of the newest records of a queue of a compacted topic. */
+#define WR_COMPACTED_AT_MAGIC 0 /* bytes[8]: COMPACTED_MAGIC */
+#define WR_COMPACTED_AT_VERSION 8 /* u32: COMPACTED_VERSION */
+#define WR_COMPACTED_AT_CRC 12 /* u32: CRC-32C of the head but these 4 bytes, and of the file from the places of the blocks on */
+#define WR_COMPACTED_AT_NODE 16 /* bytes[16]: whose topic it is */
+#define WR_COMPACTED_AT_TOPIC 32 /* u32: id of the topic */
+#define WR_COMPACTED_AT_QUEUE 36 /* u32: queue of it */
+#define WR_COMPACTED_AT_END 40 /* u64: offset: what is alive below it is here */
+#define WR_COMPACTED_AT_MADE 48 /* u64: milliseconds since 1970 */
+#define WR_COMPACTED_AT_BYTES 56 /* u64: of the whole file */
+#define WR_COMPACTED_AT_KEYS_AT 64 /* u64: where the pages of keys begin; the blocks lie before */
+#define WR_COMPACTED_AT_KEYS_N 72 /* u64: keys in them */
+#define WR_COMPACTED_AT_RECORDS_N 80 /* u64: records in the blocks */
+#define WR_COMPACTED_AT_BLOCKS_N 88 /* u64: blocks */
+#define WR_COMPACTED_AT_TOMBSTONES_N 96 /* u64: records without a body */
+#define WR_COMPACTED_SIZE 104
+
+/* Head of a block. */
+#define WR_COMPACTED_BLOCK_AT_CRC 0 /* u32: CRC-32C of the file's node, topic, queue, end and made, this block's place (u64), and all behind these 4 bytes */
+#define WR_COMPACTED_BLOCK_AT_SIZE 4 /* u32: bytes of the records, which follow */
+#define WR_COMPACTED_BLOCK_SIZE 8
+
+/* Head of a page of keys. */
+#define WR_COMPACTED_PAGE_AT_CRC 0 /* u32: as of a block */
+#define WR_COMPACTED_PAGE_SIZE 4
+
+/* A key of a record. */
+#define WR_COMPACTED_KEY_AT_KEY_HASH 0 /* u32: of `topic#key`, as in the key index */
+#define WR_COMPACTED_KEY_AT_OFFSET 4 /* u64: queue_offset of the record */
+#define WR_COMPACTED_KEY_SIZE 12
+
+/* Where a block lies, and what its first record says. */
+#define WR_COMPACTED_PLACE_AT_OFFSET 0 /* u64: queue_offset */
+#define WR_COMPACTED_PLACE_AT_POSITION 8 /* u64: physical_offset */
+#define WR_COMPACTED_PLACE_AT_STORE_TIMESTAMP 16 /* u64: milliseconds since 1970 */
+#define WR_COMPACTED_PLACE_AT_AT 24 /* u64: place of the block in the file */
+#define WR_COMPACTED_PLACE_SIZE 32
+
+/* A record without a body. */
+#define WR_COMPACTED_TOMBSTONE_AT_OFFSET 0 /* u64: queue_offset */
+#define WR_COMPACTED_TOMBSTONE_AT_SINCE 8 /* u64: from when on nobody finds what it takes away, milliseconds since 1970; 0: not yet */
+#define WR_COMPACTED_TOMBSTONE_SIZE 16
 
 #endif

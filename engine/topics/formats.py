@@ -42,6 +42,11 @@ nobody answered for it. A snapshot, one file, replaced as a whole, has what is p
 those that are not: halves, then half records in the order of their positions, then half_outcome records in the order of `by`. One that
 is damaged, missing or of another node is none, and the log is walked from its first file.
 
+What is alive of a compacted topic below its minimum (docs/design/029-compaction.md) lies in a file for each queue, replaced as a whole:
+compacted, then blocks (compacted_block, then records as they lay in the log, in the order of their offsets), pages of keys (compacted_page,
+then up to KEYS_PAGE_N compacted_key in the order of their hashes, then of their offsets), compacted_place of each block, and
+compacted_tombstone of each record without a body, in the order of their offsets. It can not be made again from the log.
+
 Checked by a reader: magic, size, all lengths (they must add up to the size), physical_offset against the record's position, and
 the body against body_crc. No checksum covers queue_id, flag, queue_offset, sys_flag, the times, the hosts, reconsume_times,
 prepared_transaction_offset, topic and properties. (Bits of sys_flag that change a host's length are noticed, unless they
@@ -135,6 +140,14 @@ DELAY_MS_MAX = 3 * 24 * _H
 LATER_MAGIC = "WRLATER_"
 LATER_VERSION = 1
 
+#: Warren's own: the newest records of a queue of a compacted topic
+COMPACTED_MAGIC = "WRCOMPAC"
+COMPACTED_VERSION = 1
+#: bytes of records in one of its blocks, but for a record that is larger
+COMPACTED_BLOCK_BYTES = 1 << 16
+#: keys in one of its pages, which has 4 KiB then
+KEYS_PAGE_N = 341
+
 #: Warren's own, too: what the derived files hold, at a place of the log
 CHECKPOINT_MAGIC = "WRTOPICS"
 CHECKPOINT_VERSION = 3  #: of 1 and 2 the files of the key index have no key_index_link
@@ -175,6 +188,9 @@ CONSTANTS: dict[str, int] = {
     "GROUPS_VERSION": GROUPS_VERSION,
     "LATER_VERSION": LATER_VERSION,
     "HALVES_VERSION": HALVES_VERSION,
+    "COMPACTED_VERSION": COMPACTED_VERSION,
+    "COMPACTED_BLOCK_BYTES": COMPACTED_BLOCK_BYTES,
+    "KEYS_PAGE_N": KEYS_PAGE_N,
     "HALF_COMMITTED": HALF_COMMITTED,
     "HALF_ROLLED_BACK": HALF_ROLLED_BACK,
     "HALF_PUT_ASIDE": HALF_PUT_ASIDE,
@@ -539,6 +555,85 @@ HALF_OUTCOME = Struct(
     ">",
 )
 
+COMPACTED = Struct(
+    "compacted",
+    104,
+    "Head of a file of the newest records of a queue of a compacted topic.",
+    (
+        Field("magic", 0, "bytes", "COMPACTED_MAGIC", 8),
+        Field("version", 8, "u32", "COMPACTED_VERSION"),
+        Field("crc", 12, "u32", "CRC-32C of the head but these 4 bytes, and of the file from the places of the blocks on"),
+        Field("node", 16, "bytes", "whose topic it is", 16),
+        Field("topic", 32, "u32", "id of the topic"),
+        Field("queue", 36, "u32", "queue of it"),
+        Field("end", 40, "u64", "offset: what is alive below it is here"),
+        Field("made", 48, "u64", "milliseconds since 1970"),
+        Field("bytes", 56, "u64", "of the whole file"),
+        Field("keys_at", 64, "u64", "where the pages of keys begin; the blocks lie before"),
+        Field("keys_n", 72, "u64", "keys in them"),
+        Field("records_n", 80, "u64", "records in the blocks"),
+        Field("blocks_n", 88, "u64", "blocks"),
+        Field("tombstones_n", 96, "u64", "records without a body"),
+    ),
+    ">",
+)
+
+COMPACTED_BLOCK = Struct(
+    "compacted_block",
+    8,
+    "Head of a block.",
+    (
+        Field("crc", 0, "u32", "CRC-32C of the file's node, topic, queue, end and made, this block's place (u64), and all behind these 4 bytes"),
+        Field("size", 4, "u32", "bytes of the records, which follow"),
+    ),
+    ">",
+)
+
+COMPACTED_PAGE = Struct(
+    "compacted_page",
+    4,
+    "Head of a page of keys.",
+    (
+        Field("crc", 0, "u32", "as of a block"),
+    ),
+    ">",
+)
+
+COMPACTED_KEY = Struct(
+    "compacted_key",
+    12,
+    "A key of a record.",
+    (
+        Field("key_hash", 0, "u32", "of `topic#key`, as in the key index"),
+        Field("offset", 4, "u64", "queue_offset of the record"),
+    ),
+    ">",
+)
+
+COMPACTED_PLACE = Struct(
+    "compacted_place",
+    32,
+    "Where a block lies, and what its first record says.",
+    (
+        Field("offset", 0, "u64", "queue_offset"),
+        Field("position", 8, "u64", "physical_offset"),
+        Field("store_timestamp", 16, "u64", "milliseconds since 1970"),
+        Field("at", 24, "u64", "place of the block in the file"),
+    ),
+    ">",
+)
+
+COMPACTED_TOMBSTONE = Struct(
+    "compacted_tombstone",
+    16,
+    "A record without a body.",
+    (
+        Field("offset", 0, "u64", "queue_offset"),
+        Field("since", 8, "u64", "from when on nobody finds what it takes away, milliseconds since 1970; 0: not yet"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     LOG_HEAD,
@@ -566,6 +661,12 @@ STRUCTS = (
     HALVES,
     HALF,
     HALF_OUTCOME,
+    COMPACTED,
+    COMPACTED_BLOCK,
+    COMPACTED_PAGE,
+    COMPACTED_KEY,
+    COMPACTED_PLACE,
+    COMPACTED_TOMBSTONE,
 )
 
 

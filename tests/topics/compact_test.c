@@ -1,0 +1,547 @@
+/* Goal: a file of newest records gives what was put into it, byte for byte, by offset, position, time and key, and nothing else, whatever is done to it;
+ * a pass leaves of each key its newest record, of tombstones those whose time has not come, and all that nothing takes away; it ends before
+ * what is not synced, and by each failure of a read, a write, a sync or an allocation, without a wrong file.
+ * Method: the real log, dispatch and reader (topic_rig.h); what should be in the file is a list, made from the rig's model. Prints its seed. */
+#define _GNU_SOURCE
+#include "support/scarce.h"
+#include "topic_rig.h"
+#include "topics/compact.h"
+#include "topics/hash.h"
+#include "topics/key_digest.h"
+#include "topics/reader.h"
+
+#define FILE_BYTES (64 * 4096u)
+#define RING_BYTES (64 * 4096u)
+#define TOPIC 0u
+#define QUEUE 1u
+#define ROW (TOPIC * RIG_QUEUES + QUEUE)
+#define TOMBSTONE_MS 1000u
+#define KEPT_MAX 20000u
+
+static const uint8_t node[16] = "node of the test";
+
+static void digests_are_siphash(void) {
+    static const struct {
+        uint32_t n;
+        uint8_t wanted[16];
+    } vectors[] = {{0, {0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93}},
+                   {1, {0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45}}};
+    uint8_t bytes[16];
+    uint64_t secret[2];
+    for (uint8_t i = 0; i < 16; i++) bytes[i] = i;
+    memcpy(secret, bytes, 16);
+    for (int i = 0; i < 2; i++) {
+        const wr_digest digest = wr_key_digest(secret, bytes, vectors[i].n);
+        CHECK(!memcmp(&digest, vectors[i].wanted, 16));
+    }
+    for (uint32_t n = 0; n < 16; n++) { /* each byte counts, and so does the length */
+        const wr_digest digest = wr_key_digest(secret, bytes, n), longer = wr_key_digest(secret, bytes, n + 1);
+        CHECK(digest.a != longer.a && digest.b != longer.b);
+        for (uint32_t i = 0; i < n; i++) {
+            bytes[i] ^= 0x80;
+            const wr_digest other = wr_key_digest(secret, bytes, n);
+            bytes[i] ^= 0x80;
+            CHECK(digest.a != other.a && digest.b != other.b);
+        }
+    }
+}
+
+/* ---- the model ---- */
+
+typedef struct {
+    uint32_t record; /* of the rig */
+    uint64_t since;
+} kept_record;
+
+typedef struct {
+    kept_record all[KEPT_MAX];
+    uint32_t n;
+    uint64_t end;
+} kept;
+
+static uint32_t key_of(const rig_record *r) { return r->keys >> 1; } /* 0: KEYS is empty */
+
+static void keep(kept *to, uint32_t record, uint64_t since) {
+    CHECK(to->n < KEPT_MAX);
+    to->all[to->n++] = (kept_record){record, since};
+}
+
+/* What a pass leaves of `old` and of the queue's records up to `end`. */
+static void model_pass(const rig *g, const kept *old, uint64_t end, uint64_t now, kept *to) {
+    static uint32_t newest[1 << RIG_KEYS]; /* of each key: place in the rig, plus 1 */
+    memset(newest, 0, sizeof newest);
+    *to = (kept){.end = end};
+    for (uint32_t i = 0; i < g->n; i++)
+        if (g->records[i].row == ROW && g->records[i].offset >= old->end && g->records[i].offset < end) newest[key_of(&g->records[i])] = i + 1;
+    for (uint32_t i = 0; i < old->n; i++) {
+        const rig_record *r = &g->records[old->all[i].record];
+        const uint64_t since = old->all[i].since;
+        if (key_of(r) && newest[key_of(r)]) continue;
+        if (!r->body_n && since && now >= since + TOMBSTONE_MS) continue;
+        keep(to, old->all[i].record, r->body_n ? 0 : since ? since : now);
+    }
+    for (uint32_t i = 0; i < g->n; i++) {
+        const rig_record *r = &g->records[i];
+        if (r->row != ROW || r->offset < old->end || r->offset >= end) continue;
+        if (!key_of(r) || newest[key_of(r)] == i + 1) keep(to, i, 0);
+    }
+}
+
+/* Records of one queue with keys, one of `keyless` without, and tombstones; some of other queues between them. */
+static void fill(rig *g, uint32_t n, uint32_t body_max, uint32_t keyless) {
+    for (uint32_t i = 0; i < n; i++) {
+        rig_record r = rig_any(g, random_below(4) ? ROW : RIG_ROWS, body_max);
+        r.keys = random_below(keyless) ? (uint32_t)(1 + random_below(40)) << 1 | (uint32_t)random_below(2) : random_below(8) != 0;
+        if (!random_below(5)) r.body_n = 0;
+        rig_append(g, r);
+        if (!random_below(20)) rig_commit(g, !random_below(4));
+    }
+    rig_commit(g, true);
+}
+
+/* ---- a pass ---- */
+
+static wr_topic_reader *reader_of(const rig *g, bool ring) {
+    const wr_topic_place place = {.root = scratch_fd, .log_file_bytes = g->file_bytes, .ring_bytes = g->ring_bytes,
+                                  .consume_queue_entries = g->entries, .index_slots = g->slots, .index_entries = g->index_entries};
+    wr_topic_reader *r = wr_topic_reader_new(&place, g->ids[TOPIC], rig_names[TOPIC], (uint32_t)strlen(rig_names[TOPIC]));
+    CHECK(r);
+    wr_topic_reader_begin(r, ring ? g->ring : NULL, g->rows);
+    return r;
+}
+
+static int new_file(void) {
+    const int fd = openat(scratch_fd, "newest", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && unlinkat(scratch_fd, "newest", 0) == 0);
+    return fd;
+}
+
+static wr_compacted *opened(int fd) {
+    wr_compacted *file = NULL;
+    const char *wrong;
+    int error;
+    CHECK(wr_compacted_open(&file, fd, node, 10 + TOPIC, QUEUE, &wrong, &error) == WR_COMPACTED_FOUND && file && !wrong && !error);
+    return file;
+}
+
+static wr_compact_job job_of(const rig *g, wr_topic_reader *reader, wr_compacted *old, uint64_t now) {
+    wr_compact_job job = {.reader = reader, .queue = QUEUE, .old = old, .from = old ? old->id.end : 0, .end = g->next[ROW], .synced = UINT64_MAX,
+                          .keys_max = 1000, .now = now, .tombstone_ms = TOMBSTONE_MS, .fd = new_file(), .io = &wr_commit_io_system};
+    memcpy(job.node, node, 16);
+    return job;
+}
+
+/* ---- what a file says ---- */
+
+static bool is_kept(const rig *g, const kept *k, uint32_t i, const wr_record *record, const uint8_t *bytes) {
+    return rig_same(&g->records[k->all[i].record], record, bytes);
+}
+
+static uint64_t value_of(const rig *g, const kept *k, uint32_t i, wr_compacted_order order) {
+    const rig_record *r = &g->records[k->all[i].record];
+    return order == WR_COMPACTED_OFFSET ? r->offset : order == WR_COMPACTED_POSITION ? r->position : (uint64_t)r->ms;
+}
+
+static void all_in_order(const rig *g, const kept *k, wr_compacted *file) {
+    wr_record record;
+    const uint8_t *bytes;
+    int error = 0;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < k->n; i++, at = record.queue_offset + 1) {
+        CHECK(wr_compacted_from(file, WR_COMPACTED_OFFSET, at, &record, &bytes, &error) == WR_COMPACTED_FOUND && is_kept(g, k, i, &record, bytes));
+        CHECK(wr_compacted_since(file, record.queue_offset) == k->all[i].since);
+    }
+    CHECK(wr_compacted_from(file, WR_COMPACTED_OFFSET, at, &record, &bytes, &error) == WR_COMPACTED_NONE);
+    CHECK(file->records_n == k->n && file->id.end == k->end);
+    uint64_t oldest = UINT64_MAX;
+    for (uint32_t i = 0; i < k->n; i++)
+        if (k->all[i].since && k->all[i].since < oldest) oldest = k->all[i].since;
+    CHECK(wr_compacted_oldest_tombstone(file) == oldest);
+}
+
+static void any_by_order(const rig *g, const kept *k, wr_compacted *file, wr_compacted_order order, uint32_t n) {
+    wr_record record;
+    const uint8_t *bytes;
+    int error = 0;
+    for (; n; n--) {
+        uint64_t value = k->n ? value_of(g, k, (uint32_t)random_below(k->n), order) : 0;
+        value += random_below(3) - 1;
+        if (!random_below(20)) value = random_below(2) ? 0 : UINT64_MAX;
+        uint32_t first = 0;
+        while (first < k->n && value_of(g, k, first, order) < value) first++;
+        const wr_compacted_code code = wr_compacted_from(file, order, value, &record, &bytes, &error);
+        CHECK(code == (first < k->n ? WR_COMPACTED_FOUND : WR_COMPACTED_NONE));
+        CHECK(first == k->n || is_kept(g, k, first, &record, bytes));
+    }
+}
+
+static uint32_t hash_of(uint32_t key) {
+    const uint32_t topic = wr_key_hash_topic(rig_names[TOPIC], strlen(rig_names[TOPIC]));
+    return wr_key_hash(topic, rig_keys[key], strlen(rig_keys[key]));
+}
+
+/* Of the records below an offset, the last one with a key of this one's hash: its place, plus 1; 0: there is none. */
+static uint32_t last_of(const rig *g, const kept *k, uint32_t key, uint64_t below) {
+    for (uint32_t i = k->n; i-- > 0;) {
+        const rig_record *r = &g->records[k->all[i].record];
+        for (uint32_t other = 0; other < RIG_KEYS && r->offset < below; other++)
+            if ((r->keys >> other & 1) && hash_of(other) == hash_of(key)) return i + 1;
+    }
+    return 0;
+}
+
+static void by_keys(const rig *g, const kept *k, wr_compacted *file) {
+    int error = 0;
+    CHECK(wr_compacted_check_keys(file, &error) == WR_COMPACTED_FOUND);
+    for (uint32_t key = 0; key < RIG_KEYS; key++) { /* two of them have one hash */
+        uint64_t below = UINT64_MAX, offset;
+        for (uint32_t i; (i = last_of(g, k, key, below)); below = offset)
+            CHECK(wr_compacted_find(file, hash_of(key), below, &offset, &error) == WR_COMPACTED_FOUND && offset == value_of(g, k, i - 1, WR_COMPACTED_OFFSET));
+        CHECK(wr_compacted_find(file, hash_of(key), below, &offset, &error) == WR_COMPACTED_NONE);
+    }
+    uint64_t offset;
+    CHECK(wr_compacted_find(file, 12345, UINT64_MAX, &offset, &error) == WR_COMPACTED_NONE);
+}
+
+static void says(const rig *g, const kept *k, wr_compacted *file) {
+    all_in_order(g, k, file);
+    any_by_order(g, k, file, WR_COMPACTED_OFFSET, 200);
+    any_by_order(g, k, file, WR_COMPACTED_POSITION, 200);
+    any_by_order(g, k, file, WR_COMPACTED_TIME, 200);
+    by_keys(g, k, file);
+}
+
+/* ---- passes, one after the other ---- */
+
+static void passes_leave_the_newest(uint32_t body_max, bool ring) {
+    static kept before, after;
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    wr_topic_reader *reader = reader_of(&g, ring);
+    wr_compacted *file = NULL;
+    uint64_t now = 5000000, gone = 0, tombstones = 0;
+    before = (kept){.n = 0};
+    for (int pass = 0; pass < ROUNDS(12); pass++) {
+        if (pass % 4 != 3) fill(&g, (uint32_t)random_below(400), body_max, 20);
+        now += random_below(2 * TOMBSTONE_MS);
+        wr_compact_job job = job_of(&g, reader, file, now);
+        wr_compact_result result;
+        if (!random_below(3)) job.bytes_per_s = 1u << 30;
+        if (job.end > job.from && !random_below(3)) job.end -= random_below(job.end - job.from);
+        model_pass(&g, &before, job.end, now, &after);
+        CHECK(wr_compact(&job, &result) == 0 && result.end == job.end && result.records_n == after.n && !*result.wrong);
+        struct stat status;
+        CHECK(fstat(job.fd, &status) == 0 && (uint64_t)status.st_size == result.size);
+        wr_compacted_close(file);
+        file = opened(job.fd);
+        says(&g, &after, file);
+        before = after;
+        gone += result.gone_n;
+        tombstones += file->tombstones_n;
+    }
+    CHECK(gone > ROUNDS(100) && tombstones > ROUNDS(10));
+    wr_compacted_close(file);
+    wr_topic_reader_free(reader);
+    rig_end(&g);
+}
+
+/* A record that does not end below what is synced, or whose key is the one too many, and all behind it stay in the log alone. */
+static void passes_end_where_they_must(void) {
+    static kept none, wanted;
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    fill(&g, 500, 300, 20);
+    wr_topic_reader *reader = reader_of(&g, true);
+    for (int i = 0; i < 40; i++) {
+        wr_compact_job job = job_of(&g, reader, NULL, 1);
+        wr_compact_result result;
+        uint32_t keys = 0, seen[1 << RIG_KEYS] = {0};
+        uint64_t end = job.end;
+        if (i % 2) job.keys_max = random_below(30);
+        else job.synced = g.records[random_below(g.n)].position + random_below(2);
+        for (uint32_t r = g.n; r-- > 0;)
+            if (g.records[r].row == ROW && g.records[r].position + g.records[r].size > job.synced) end = g.records[r].offset;
+        for (uint32_t r = 0; r < g.n && i % 2; r++) {
+            if (g.records[r].row != ROW || !key_of(&g.records[r]) || seen[key_of(&g.records[r])]++) continue;
+            if (keys++ == job.keys_max) {
+                end = g.records[r].offset;
+                break;
+            }
+        }
+        none = (kept){.n = 0};
+        model_pass(&g, &none, end, 1, &wanted);
+        CHECK(wr_compact(&job, &result) == 0 && result.end == end);
+        wr_compacted *file = opened(job.fd);
+        says(&g, &wanted, file);
+        wr_compacted_close(file);
+    }
+    wr_topic_reader_free(reader);
+    rig_end(&g);
+}
+
+/* ---- what goes wrong ---- */
+
+static struct {
+    int64_t calls; /* until one fails; negative: none does */
+    int error;
+    bool cuts;     /* writes are short */
+    bool synced;   /* nothing was written behind the last sync */
+} disk;
+
+static bool call_fails(void) { return disk.calls >= 0 && disk.calls-- == 0; }
+
+static ssize_t bad_pwrite(void *context, int fd, const void *from, size_t n, off_t at) {
+    (void)context;
+    disk.synced = false;
+    if (call_fails()) {
+        errno = disk.error;
+        return -1;
+    }
+    if (disk.cuts && n > 1) n = 1 + random_below(n - 1);
+    return pwrite(fd, from, n, at);
+}
+
+static int bad_sync(void *context, int fd) {
+    (void)context;
+    (void)fd;
+    disk.synced = true;
+    if (!call_fails()) return 0;
+    errno = disk.error;
+    return -1;
+}
+
+static const wr_commit_io bad_io = {bad_pwrite, bad_sync};
+
+static void failures_end_a_pass(void) {
+    static kept none, wanted;
+    static const int errors[] = {EIO, ENOSPC, EDQUOT};
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    fill(&g, 600, 2000, 20);
+    wr_topic_reader *reader = reader_of(&g, true);
+    wr_compact_result result;
+    model_pass(&g, &none, g.next[ROW], 1, &wanted);
+    bool done = false;
+    for (int64_t n = 0; !done; n++) { /* each write, and the sync */
+        CHECK(n < 1000);
+        wr_compact_job job = job_of(&g, reader, NULL, 1);
+        job.io = &bad_io;
+        disk.calls = n;
+        disk.error = errors[n % 3];
+        const int error = wr_compact(&job, &result);
+        done = disk.calls >= 0;
+        CHECK(error == (done ? 0 : disk.error) && (!done || disk.synced));
+        close(job.fd);
+    }
+    for (int i = 0; i < 3; i++) { /* a signal, and short writes, are no failure */
+        wr_compact_job job = job_of(&g, reader, NULL, 1);
+        job.io = &bad_io;
+        disk.calls = (int64_t)random_below(5);
+        disk.error = EINTR;
+        disk.cuts = true;
+        CHECK(wr_compact(&job, &result) == 0);
+        wr_compacted *file = opened(job.fd);
+        says(&g, &wanted, file);
+        wr_compacted_close(file);
+    }
+    done = false;
+    for (uint64_t n = 0; !done; n++) { /* each allocation */
+        CHECK(n < 1000);
+        wr_compact_job job = job_of(&g, reader, NULL, 1);
+        scarce_begin(n);
+        int error = wr_compact(&job, &result);
+        done = !scarce_end();
+        CHECK(error == (done ? 0 : ENOMEM));
+        close(job.fd);
+    }
+    wr_compact_job job = job_of(&g, reader, NULL, 1);
+    const _Atomic bool stop = true;
+    job.stop = &stop;
+    CHECK(wr_compact(&job, &result) == ECANCELED);
+    job.stop = NULL;
+    job.end++; /* more than there is */
+    CHECK(wr_compact(&job, &result) == ESTALE);
+    job.end--;
+    CHECK(wr_compact(&job, &result) == 0);
+    wr_compacted *file = opened(job.fd);
+    job = job_of(&g, reader, file, 1);
+    job.from--;
+    CHECK(wr_compact(&job, &result) == EINVAL);
+    close(job.fd);
+    wr_compacted_close(file);
+    wr_topic_reader_free(reader);
+    rig_end(&g);
+}
+
+/* Copies a file, changed by the caller later. */
+static int copy_of(int fd, uint64_t size) {
+    static uint8_t bytes[4 << 20];
+    const int copy = new_file();
+    CHECK(size <= sizeof bytes && pread(fd, bytes, size, 0) == (ssize_t)size && pwrite(copy, bytes, size, 0) == (ssize_t)size);
+    return copy;
+}
+
+/* Whatever is read of a file is what was put into it. Whether damage was said. */
+static bool says_nothing_else(const rig *g, const kept *k, int fd) {
+    wr_compacted *file = NULL;
+    const char *wrong;
+    int error = 0;
+    wr_record record;
+    const uint8_t *bytes;
+    const wr_compacted_code code = wr_compacted_open(&file, fd, node, 10 + TOPIC, QUEUE, &wrong, &error);
+    if (code != WR_COMPACTED_FOUND) {
+        CHECK(code == WR_COMPACTED_DAMAGED && wrong);
+        close(fd);
+        return true;
+    }
+    bool said = false;
+    uint32_t i = 0;
+    for (uint64_t at = 0;;) {
+        const wr_compacted_code it = wr_compacted_from(file, WR_COMPACTED_OFFSET, at, &record, &bytes, &error);
+        if (it == WR_COMPACTED_NONE) break;
+        CHECK(it != WR_COMPACTED_ERROR);
+        if (it == WR_COMPACTED_DAMAGED) {
+            CHECK(file->wrong && file->wrong_next > at && file->wrong_next <= k->end);
+            said = true;
+            at = file->wrong_next;
+            while (i < k->n && value_of(g, k, i, WR_COMPACTED_OFFSET) < at) i++;
+            continue;
+        }
+        CHECK(i < k->n && is_kept(g, k, i, &record, bytes)); /* what lies behind damage is all there */
+        i++;
+        at = record.queue_offset + 1;
+    }
+    CHECK(i == k->n);
+    said |= wr_compacted_check_keys(file, &error) == WR_COMPACTED_DAMAGED;
+    for (uint32_t key = 0; key < RIG_KEYS; key++) {
+        uint64_t offset;
+        const uint32_t last = last_of(g, k, key, UINT64_MAX);
+        const wr_compacted_code it = wr_compacted_find(file, hash_of(key), UINT64_MAX, &offset, &error);
+        CHECK(it == WR_COMPACTED_DAMAGED || (last ? it == WR_COMPACTED_FOUND && offset == value_of(g, k, last - 1, WR_COMPACTED_OFFSET) : it == WR_COMPACTED_NONE));
+    }
+    wr_compacted_close(file);
+    return said;
+}
+
+static void damage_is_said(void) {
+    static kept none, wanted;
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    fill(&g, 3000, 700, 2);
+    wr_topic_reader *reader = reader_of(&g, true);
+    wr_compact_job job = job_of(&g, reader, NULL, 1);
+    wr_compact_result result;
+    model_pass(&g, &none, g.next[ROW], 1, &wanted);
+    CHECK(wr_compact(&job, &result) == 0);
+    const uint64_t size = result.size;
+    CHECK(!says_nothing_else(&g, &wanted, copy_of(job.fd, size)));
+    for (int i = 0; i < ROUNDS(3000); i++) { /* one bit; the head and the tables more often */
+        const int copy = copy_of(job.fd, size);
+        const uint64_t part = random_below(3), at = part == 0 ? random_below(200) : part == 1 ? size - 1 - random_below(3000) : random_below(size);
+        uint8_t byte;
+        CHECK(pread(copy, &byte, 1, (off_t)at) == 1);
+        byte ^= (uint8_t)(1u << random_below(8));
+        CHECK(pwrite(copy, &byte, 1, (off_t)at) == 1 && says_nothing_else(&g, &wanted, copy));
+    }
+    for (int i = 0; i < ROUNDS(300); i++) { /* it is cut, or longer */
+        const int copy = copy_of(job.fd, size);
+        uint64_t to = random_below(3) ? random_below(size) : random_below(300);
+        if (!random_below(10)) to = size + 1 + random_below(5000);
+        CHECK(ftruncate(copy, (off_t)to) == 0 && says_nothing_else(&g, &wanted, copy));
+    }
+    for (int i = 0; i < ROUNDS(300); i++) { /* a page of zeros, or of another place */
+        const int copy = copy_of(job.fd, size);
+        uint8_t page[4096] = {0}, was[4096];
+        const uint64_t at = random_below(size / 4096) * 4096;
+        CHECK(pread(copy, was, 4096, (off_t)at) == 4096);
+        if (random_below(2)) CHECK(pread(copy, page, 4096, (off_t)(random_below(size / 4096) * 4096)) == 4096);
+        CHECK(pwrite(copy, page, 4096, (off_t)at) == 4096);
+        CHECK(says_nothing_else(&g, &wanted, copy) || !memcmp(page, was, 4096));
+    }
+    wr_compacted *whole = opened(copy_of(job.fd, size));
+    const uint64_t pages = whole->keys_n / WR_KEYS_PAGE_N, keys_at = whole->keys_at;
+    wr_compacted_close(whole);
+    CHECK(pages > 2);
+    for (uint64_t i = 1; i < pages; i++) { /* two pages of keys, one in the other's place */
+        const int copy = copy_of(job.fd, size);
+        uint8_t page[4096];
+        CHECK(pread(copy, page, 4096, (off_t)(keys_at + i * 4096)) == 4096 && pwrite(copy, page, 4096, (off_t)(keys_at + (i - 1) * 4096)) == 4096);
+        CHECK(says_nothing_else(&g, &wanted, copy));
+    }
+    /* another one of this queue, of the same size: its blocks and its pages are not this one's */
+    wr_compact_job again = job_of(&g, reader, NULL, 2);
+    CHECK(wr_compact(&again, &result) == 0 && result.size == size);
+    for (int i = 0; i < 100; i++) {
+        static uint8_t bytes[70000];
+        const int copy = copy_of(job.fd, size);
+        const uint64_t at = WR_COMPACTED_SIZE + random_below(size - WR_COMPACTED_SIZE - sizeof bytes);
+        CHECK(pread(again.fd, bytes, sizeof bytes, (off_t)at) == (ssize_t)sizeof bytes && pwrite(copy, bytes, sizeof bytes, (off_t)at) == (ssize_t)sizeof bytes);
+        CHECK(says_nothing_else(&g, &wanted, copy));
+    }
+    close(again.fd);
+    /* whose it is */
+    wr_compacted *file = NULL;
+    const char *wrong;
+    int error;
+    CHECK(wr_compacted_open(&file, job.fd, (const uint8_t *)"another node    ", 10 + TOPIC, QUEUE, &wrong, &error) == WR_COMPACTED_DAMAGED && wrong);
+    CHECK(wr_compacted_open(&file, job.fd, node, 11 + TOPIC, QUEUE, &wrong, &error) == WR_COMPACTED_DAMAGED && wrong);
+    CHECK(wr_compacted_open(&file, job.fd, node, 10 + TOPIC, QUEUE + 1, &wrong, &error) == WR_COMPACTED_DAMAGED && wrong && !file);
+    close(job.fd);
+    wr_topic_reader_free(reader);
+    rig_end(&g);
+}
+
+/* A pass that meets damage leaves nothing out: it ends. */
+static void passes_end_at_damage(void) {
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    fill(&g, 300, 2000, 20);
+    wr_topic_reader *reader = reader_of(&g, false);
+    wr_compact_job job = job_of(&g, reader, NULL, 1);
+    wr_compact_result result;
+    CHECK(wr_compact(&job, &result) == 0);
+    const int broken = copy_of(job.fd, result.size);
+    uint8_t byte;
+    CHECK(pread(broken, &byte, 1, WR_COMPACTED_SIZE + 100) == 1);
+    byte ^= 4;
+    CHECK(pwrite(broken, &byte, 1, WR_COMPACTED_SIZE + 100) == 1);
+    wr_compacted *file = opened(broken);
+    fill(&g, 50, 100, 20);
+    wr_compact_job next = job_of(&g, reader, file, 2);
+    CHECK(wr_compact(&next, &result) == EUCLEAN && strstr(result.wrong, "checksum"));
+    close(next.fd);
+    wr_compacted_close(file);
+    file = opened(job.fd);
+    const rig_record *r = NULL;
+    while (!r || r->row != ROW || r->offset < file->id.end || !r->body_n) r = &g.records[random_below(g.n)];
+    const int log = rig_open(NULL, r->position / FILE_BYTES * FILE_BYTES);
+    const off_t last = (off_t)(r->position % FILE_BYTES + WR_LOG_HEAD_SIZE + WR_HOST_V4_SIZE + WR_LOG_STORED_SIZE + WR_HOST_V4_SIZE + WR_LOG_TAIL_SIZE);
+    CHECK(log >= 0 && pread(log, &byte, 1, last) == 1);
+    byte ^= 1;
+    CHECK(pwrite(log, &byte, 1, last) == 1);
+    wr_topic_reader_free(reader); /* it has read that already */
+    reader = reader_of(&g, false);
+    next = job_of(&g, reader, file, 2);
+    CHECK(wr_compact(&next, &result) == EUCLEAN && strstr(result.wrong, "commitlog"));
+    close(next.fd);
+    close(log);
+    wr_compacted_close(file);
+    wr_topic_reader_free(reader);
+    rig_end(&g);
+}
+
+int main(int argc, char **argv) {
+    scratch_begin("compact_test", argc, argv);
+    const unsigned open_before = descriptors();
+    digests_are_siphash();
+    passes_leave_the_newest(300, true);
+    passes_leave_the_newest(9000, false);
+    passes_leave_the_newest(90000, true);
+    passes_end_where_they_must();
+    failures_end_a_pass();
+    damage_is_said();
+    passes_end_at_damage();
+    CHECK(descriptors() == open_before);
+    scratch_end();
+    return 0;
+}
