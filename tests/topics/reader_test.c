@@ -152,7 +152,7 @@ static void read_randomly(const rig *g, wr_topic_reader *r, uint32_t row) {
 
 static void against_a_model(void) {
     static const uint32_t entries[] = {1, 7, 100, 3000}, bodies[] = {40, 300, 5000};
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < ROUNDS(6); round++) {
         rig g;
         rig_begin(&g, FILE_BYTES << random_below(3), RING_BYTES << random_below(2), entries[random_below(4)]);
         wr_topic_reader *r[RIG_TOPICS][2];
@@ -692,7 +692,7 @@ static void append_numbered(rig *g, uint32_t row, uint32_t n) {
 }
 
 static void an_appender_that_laps(void) {
-    enum { MANY = 6000 };
+    enum { MANY = ROUNDS(6000) };
     rig g;
     rig_begin(&g, 16 * FILE_BYTES, RING_BYTES, 500);
     follower f[3] = {{.row = 0, .wanted = MANY}, {.row = 1, .wanted = MANY}, {.row = 0, .wanted = MANY, .process = true}};
