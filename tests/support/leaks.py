@@ -51,7 +51,8 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "/s
 os.environ.setdefault(MARK, str(os.getpid()))
 _libc = ctypes.CDLL(None, use_errno=True)
 _known: dict[int, float] = {}  # every pid of ours that a census has seen, and when one saw that it was gone
-_foreign: set[object] = set()  # names, segments and semaphores that were seen to be another run's: they stay so
+_foreign: set[object] = set()  # nodes, names, segments and semaphores that were seen to be another run's: they stay so
+_strangers: dict[tuple[int, int], bool] = {}  # pid and begin of another run's processes → whether its nodes are known
 
 
 class Maker(NamedTuple):
@@ -247,10 +248,15 @@ def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
 
 def _has_our_mark(pid: int, entries: dict[int, Entry]) -> bool:
     """Tell whether a process younger than this one was started with our mark in its environment."""
-    if entries[pid].began < entries[os.getpid()].began:
+    began = entries[pid].began
+    if began < entries[os.getpid()].began or (pid, began) in _strangers:
         return False
     mark = _mark_of(pid)
-    return mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}.")
+    if mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}."):
+        return True
+    if mark:  # whatever it becomes, it is the other run's
+        _strangers[pid, began] = False
+    return False
 
 
 def _mark_of(pid: int) -> str:
@@ -363,22 +369,43 @@ def _is_of_another_run(pid: int, mapped: dict[str, int], ancestors: list[int]) -
     )
 
 
+def _meet_strangers() -> None:
+    """Learn whose the nodes are that servers of other runs have mapped: so there is no need to look at all processes,
+    each time, for what other lanes do.
+    """
+    for (pid, began), known in list(_strangers.items()):
+        stat = _read(f"/proc/{pid}/stat")
+        if not stat or int(stat[stat.rindex(b")") + 2 :].split()[19]) != began:
+            del _strangers[pid, began]
+        elif not known and b"(warren-" in stat:
+            nodes = {node for name in _mappings(pid) if (node := _node_of(name))}
+            _foreign.update(nodes)
+            _strangers[pid, began] = bool(nodes)
+
+
 def _difference(before: Census, after: Census, private_root: Path, *, own_process: bool) -> list[Leak]:
     nodes = before.nodes()
+    if any(node and node not in nodes and node not in _foreign for node in after.names.values()):
+        _meet_strangers()
+    made_by_strangers = {pid for pid, _began in _strangers}
     names = {
         name: node
         for name, node in after.names.items()
-        if name not in before.names and node not in nodes and name not in _foreign
+        if name not in before.names and node not in nodes and name not in _foreign and node not in _foreign
     }
     segments = {
         number: maker
         for number, maker in after.segments.items()
-        if number not in before.segments and ("segment", number, maker) not in _foreign
+        if number not in before.segments
+        and ("segment", number, maker) not in _foreign
+        and maker.pid not in made_by_strangers
     }
     semaphores = {
         number: maker
         for number, maker in after.semaphores.items()
-        if number not in before.semaphores and ("semaphore", number) not in _foreign
+        if number not in before.semaphores
+        and ("semaphore", number) not in _foreign
+        and maker.pid not in made_by_strangers
     }
     processes = [process for process in after.processes if process not in before.processes]
     found: list[Leak] = []
