@@ -27,6 +27,7 @@ from warren.ipc import _core as atomics
 from warren.workers.cli.check import verify
 from warren.workers.node import absence
 
+from support.long import in_part
 from support.queue_probe import Incarnation, Node, Peer, Queue
 
 NODE_ID = 7
@@ -103,7 +104,7 @@ def take(made: Made, worker: Incarnation, consumer: Peer, queue: int, n: int) ->
     made.acked |= done
 
 
-@pytest.fixture(scope="module", params=["stopped", "killed"])
+@pytest.fixture(scope="module", params=in_part(["stopped", "killed"]))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     place = tmp_path_factory.mktemp("made")
     made = Made(place / "node", place / "older")

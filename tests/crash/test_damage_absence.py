@@ -27,6 +27,7 @@ from warren.workers.cli.check import Report, verify
 from warren.workers.node import absence
 from warren.workers.process.control import ControlClient
 
+from support.long import LONG, in_part
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -39,7 +40,7 @@ SIZE = 20_000
 EACH = SMALL + LARGE
 
 
-@pytest.fixture(scope="module", params=["stopped", pytest.param("killed", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=in_part(["stopped", "killed"]))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("made") / "node"
     node = RealNode(path, **SETTINGS)
@@ -258,7 +259,7 @@ def test_a_first_start_that_was_killed_anywhere_is_no_loss(tmp_path: Path) -> No
     with RealNode(plain, **SETTINGS):
         pass
     ends = 0
-    for number in range(0, 200, 2):
+    for number in range(0, 200, 2 if LONG else 5):
         path = tmp_path / f"node-{number}"
         code = (
             "import os, signal, sys\n"
@@ -315,7 +316,7 @@ OLDER = {
 ACKED, NEWER = 7, 5
 
 
-@pytest.fixture(scope="module", params=["stopped", "killed"])
+@pytest.fixture(scope="module", params=in_part(["stopped", "killed"]))
 def moments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """A backup of a stopped node, and the node some time and one start later."""
     path, backup = tmp_path_factory.mktemp("moments") / "node", tmp_path_factory.mktemp("backup") / "node"

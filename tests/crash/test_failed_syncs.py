@@ -15,14 +15,15 @@ from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk
 
 from support.failed_sync_recorded import SCENES
+from support.long import in_part, rounds
 from support.recorded import run_recorded
 
 pytestmark = pytest.mark.crash
 
-STATES = 60
+STATES = rounds(60)
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", in_part(SCENES, 3))
 def test_nothing_rests_upon_what_a_failed_sync_dropped(scene: str, seed: int) -> None:
     with powerloss.scratch("warren-failed-sync-") as folder:
         root = folder / "node"

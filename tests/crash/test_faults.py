@@ -23,6 +23,7 @@ from warren.tools.fault.__main__ import Campaign
 from warren.tools.fault.cases import Case
 from warren.tools.fault.ledger import Ledger
 
+from support.long import rounds
 from support.seeds import new_seed
 
 #: cases, with their seeds, that lost something until it was mended
@@ -33,7 +34,7 @@ FOUND = (
     ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
     ("work/client/semop/sysv/ENOSPC/2/once/lift", 4070422107),  # close() raised a bare OSError
 )
-CASES, SECONDS = 30, 120.0  # a quiet machine needs 20
+CASES, SECONDS = rounds(30), 120.0  # a quiet machine needs 20
 
 
 @pytest.fixture(scope="module")

@@ -24,13 +24,14 @@ from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
 from warren.tools.crash.recording import Record
 
+from support.long import rounds
 from support.moving_recorded import move
 from support.real_node import RealNode
 from support.recorded import run_recorded
 
 pytestmark = pytest.mark.crash
 
-STATES = 100
+STATES = rounds(100)
 SETTINGS = {"file_bytes": 1 << 18, "arena_bytes": 1 << 19, "message_bytes_max": 1 << 16, "journal_files_max": 2}
 #: of a message: sequence, id, body or b"" (in the store), priority and reason
 Content = dict[str, list[tuple[int, bytes, bytes, bytes]]]

@@ -22,10 +22,11 @@ from warren.tools.crash.afterwards import Checker, Truth, fates
 from warren.tools.crash.disk import SECTOR, Disk, State, put_down
 from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
 
+from support.long import rounds
 from support.seeds import new_seed
 
 ROOT = "/root"
-STATES = 120
+STATES = rounds(120)
 
 
 @dataclasses.dataclass

@@ -15,13 +15,14 @@ from warren.engine.kernel import file_register
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import Disk, put_down
 
+from support.long import rounds
 from support.recorded import run_recorded
 from support.register_recorded import LEAVING, data_file, register
 from support.store_folder import ALL, NODE, OWNER, Folder
 
 pytestmark = pytest.mark.crash
 
-STATES_PER_POINT = 20
+STATES_PER_POINT = rounds(20)
 
 
 def missed(directory: Path) -> list[str]:

@@ -17,11 +17,12 @@ from warren.tools.crash.disk import State
 from warren.tools.crash.recording import Record, Recorder
 from warren.tools.crash.topic_afterwards import TopicChecker, TopicTruth
 
+from support.long import rounds
 from support.seeds import new_seed
 
 pytestmark = pytest.mark.crash
 
-STATES = 40
+STATES = rounds(40)
 
 
 @dataclasses.dataclass

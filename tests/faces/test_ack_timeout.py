@@ -23,6 +23,7 @@ import pytest
 import warren
 import warren.aio
 
+from support.long import in_part
 from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
@@ -345,7 +346,7 @@ def check_told(counts: dict[str, int], log: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("concurrency", in_part([3, 1]))
 def test_a_function_that_is_always_too_slow_ends_in_the_dead_letters(
     node: warren.Node,
     slow: tuple[warren.Queue, warren.Queue],

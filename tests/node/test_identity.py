@@ -35,6 +35,7 @@ from warren.workers.process.shared_objects import remove_semaphore
 from warren.workers.process.tie import Tie
 from warren.workers.servers.worker_process import WorkerProcess, run_worker
 
+from support.long import in_part
 from support.real_node import RealNode
 from support.waiting import patience, wait_until
 
@@ -493,7 +494,7 @@ def test_a_data_folder_that_goes_ends_the_node(tmp_path: Path, nodes: contextlib
 
 
 @pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "supervisor killed"])
-@pytest.mark.parametrize("what", ["store/persistent/*.rdq", "queues/worker-0/journal/*.jnl"])
+@pytest.mark.parametrize("what", in_part(["store/persistent/*.rdq", "queues/worker-0/journal/*.jnl"]))
 def test_nothing_is_confirmed_into_a_file_that_was_cut(
     tmp_path: Path, nodes: contextlib.ExitStack, what: str, supervised: bool
 ) -> None:

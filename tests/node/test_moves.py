@@ -23,6 +23,7 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.process.control import ControlClient
 
+from support.long import in_part
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -203,7 +204,7 @@ def settings_of(**more: int) -> dict[str, int]:
     return {"file_bytes": 1 << 18, "arena_bytes": 1 << 19, "message_bytes_max": 1 << 16, "journal_files_max": 2} | more
 
 
-@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("clean", in_part([True, False]))
 def test_there_and_back(tmp_path: Path, clean: bool) -> None:
     directory = tmp_path / "node"
     with RealNode(directory, **settings_of(workers=3)) as real:

@@ -22,6 +22,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 
+from support.long import in_part
 from support.real_node import SMALL, RealNode
 from support.small_disk import Disk, alarm_off, status
 from support.waiting import patience, wait_until
@@ -96,7 +97,7 @@ def nothing_left(directory: Path) -> bool:
     return not NodeDirectory(directory).locked()
 
 
-@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("detach", in_part([True, False]))
 @pytest.mark.parametrize(("folder", "role"), [("store", "store"), ("queues/worker-0", "worker-0")])
 def test_a_first_start_does_not_wait_for_a_folder_for_ever(
     directory: Path, folder: str, role: str, detach: bool

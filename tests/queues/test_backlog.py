@@ -188,7 +188,8 @@ def test_what_a_flush_needs_is_loaded_before_the_first_one_and_not_by_an_idle_wo
     def loaded(worker: str) -> bool:
         return "numpy" in Path(f"/proc/{running.pids()[worker]}/maps").read_text()
 
-    with RealNode(tmp_path / "data", **SETTINGS | {"workers": 2, "journal_files_max": 64}) as running:
+    settings = SETTINGS | {"workers": 2, "journal_files_max": 64}
+    with RealNode(tmp_path / "data", cold=True, **settings) as running:
         with warren.attach(running.directory) as node:
             queue = node.queue("long")
             queue.put_many([bytes(1000)] * 1500, timeout=60)

@@ -23,6 +23,7 @@ from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_JOURNAL, LISTED
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues import flush as queue_flush
 
+from support.long import in_part
 from support.queue_probe import SERVER_INDEX, Incarnation, Node, Queue
 
 MULTIPLE = PROTOCOL["FLAG_MULTIPLE"]
@@ -168,7 +169,7 @@ def test_a_flush_that_fails_at_any_call_loses_nothing(
     judge(node, worker, placed, acked)
 
 
-@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("how", in_part(FAILURES, 2))
 def test_a_start_after_a_flush_that_failed_has_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

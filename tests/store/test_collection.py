@@ -30,6 +30,7 @@ from warren.engine.kernel.quarantine import entries
 from warren.ipc.superblock import Superblock
 
 from support.files import contents, sizes
+from support.long import in_part
 from support.real_node import RealNode
 from support.waiting import patience, wait_until
 
@@ -249,7 +250,7 @@ def test_a_collector_that_dies_or_stops_disturbs_nobody(tmp_path: Path, number: 
         churn.check()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", in_part(range(3)))
 def test_a_store_server_killed_again_and_again(tmp_path: Path, seed: int) -> None:
     directory = tmp_path / "node"
     with RealNode(directory, **SETTINGS) as real:

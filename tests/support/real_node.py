@@ -28,7 +28,7 @@ SMALL = {
 
 class RealNode:
     """`warren up DIR`, with settings; a context manager that stops it. `prefix`: a command that runs it elsewhere;
-    `user`: number and groups of who runs it.
+    `user`: number and groups of who runs it; `cold`: nothing is loaded before it loads it.
     """
 
     def __init__(
@@ -37,9 +37,11 @@ class RealNode:
         *,
         prefix: tuple[str, ...] = (),
         user: tuple[int, tuple[int, ...]] | None = None,
+        cold: bool = False,
         **settings: Any,
     ) -> None:
         self.directory = directory
+        self.cold = cold
         self.prefix = prefix
         self.user = user
         self.settings = SMALL | settings
@@ -64,7 +66,7 @@ class RealNode:
         output, its = os.pipe()
         self.output = open(output)  # noqa: SIM115 - closed with the process
         with open(os.devnull, "rb") as nothing, open(its, "wb") as writing:
-            if self.user is None and (self.prefix or not warm.same_environment()):
+            if self.user is None and (self.prefix or self.cold or not warm.same_environment()):
                 self.process = subprocess.Popen(command, stdin=nothing, stdout=writing, stderr=writing, env=environment)
             else:
                 streams = nothing.fileno(), writing.fileno(), writing.fileno()

@@ -13,6 +13,8 @@ from warren.tools.bench.topic import batch_of, run_topic, run_topic_beside, run_
 from warren.tools.bench.topic_find import run_topic_find
 from warren.tools.bench.topic_read import INTO, messages_of, run_topic_read
 
+from support.long import in_part
+
 pytestmark = pytest.mark.integration
 
 SECONDS = 0.2
@@ -54,7 +56,7 @@ def test_a_producer_beside_readers_and_with_many_topics(tmp_path: Path) -> None:
     assert "5 topics of 4 queues" in sentences(found)[-1]
 
 
-@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("into", in_part(INTO))
 def test_readers_find_all_that_was_appended_again_and_again(tmp_path: Path, into: str) -> None:
     found = run_topic_read(tmp_path, 100, SECONDS, into, 30, 2, 1000, True, silent)
     assert found["messages"] > 0

@@ -1,0 +1,20 @@
+"""What takes long, and is tried at length by ./scripts/test-long (marker `long`): each time in short, or in part."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+LONG = bool(os.environ.get("WARREN_LONG_TESTS"))
+
+
+def rounds(most: int) -> int:
+    """How often something is tried that goes by chance."""
+    return most if LONG else max(1, most * 2 // 5)
+
+
+def in_part(values: Iterable[Any], kept: int = 1) -> list[Any]:
+    """Parameters of which the first few are tried each time, and the others at length."""
+    found: list[Any] = list(values)
+    return found[:kept] + [pytest.param(value, marks=pytest.mark.long) for value in found[kept:]]
