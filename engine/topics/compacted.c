@@ -227,10 +227,10 @@ void wr_compacted_close(wr_compacted *f) {
     free(f);
 }
 
-static wr_compacted_code damaged(wr_compacted *f, const char *what, uint64_t at, uint64_t next) {
+static wr_compacted_code damaged(wr_compacted *f, const char *what, uint64_t at) {
     f->wrong = what;
     f->wrong_at = at;
-    f->wrong_next = next;
+    f->wrong_first = f->wrong_next = f->id.end;
     return WR_COMPACTED_DAMAGED;
 }
 
@@ -240,6 +240,13 @@ static inline uint64_t block_place(const wr_compacted *f, uint64_t i) {
 }
 static inline uint64_t block_offset(const wr_compacted *f, uint64_t i) {
     return i < f->blocks_n ? wr_get64(place_of(f, i) + WR_COMPACTED_PLACE_AT_OFFSET) : f->id.end;
+}
+/* A block is damaged. */
+static wr_compacted_code bad_block(wr_compacted *f, const char *what, uint64_t i, uint64_t at) {
+    damaged(f, what, at);
+    f->wrong_first = block_offset(f, i);
+    f->wrong_next = block_offset(f, i + 1);
+    return WR_COMPACTED_DAMAGED;
 }
 static inline const uint8_t *tombstone_of(const wr_compacted *f, uint64_t i) {
     return place_of(f, f->blocks_n) + i * WR_COMPACTED_TOMBSTONE_SIZE;
@@ -329,7 +336,7 @@ wr_compacted_code wr_compacted_open(wr_compacted **file, int fd, const uint8_t *
 
 /* Have a block at hand, before its first record. */
 static wr_compacted_code load_block(wr_compacted *f, uint64_t i, int *error) {
-    const uint64_t at = block_place(f, i), n = block_place(f, i + 1) - at, next = block_offset(f, i + 1);
+    const uint64_t at = block_place(f, i), n = block_place(f, i + 1) - at;
     f->block_at = 0;
     f->fresh = true;
     if (f->block_i == i) return WR_COMPACTED_FOUND;
@@ -344,10 +351,10 @@ static wr_compacted_code load_block(wr_compacted *f, uint64_t i, int *error) {
         f->block_room = n;
     }
     *error = wr_read_all(f->fd, f->block, n, at);
-    if (*error == EUCLEAN) return damaged(f, "it is cut", at, next);
+    if (*error == EUCLEAN) return bad_block(f, "it is cut", i, at);
     if (*error) return WR_COMPACTED_ERROR;
     if (wr_get32(f->block) != sum_of(&f->id, at, f->block + 4, n - 4) || wr_get32(f->block + WR_COMPACTED_BLOCK_AT_SIZE) != n - WR_COMPACTED_BLOCK_SIZE)
-        return damaged(f, "a block does not have its checksum", at, next);
+        return bad_block(f, "a block does not have its checksum", i, at);
     f->block_i = i;
     f->block_n = (uint32_t)n - WR_COMPACTED_BLOCK_SIZE;
     return WR_COMPACTED_FOUND;
@@ -362,7 +369,7 @@ static wr_compacted_code next_record(wr_compacted *f, wr_record *record, const u
     if (left < WR_LOG_HEAD_SIZE || wr_record_scan(at, left, wr_get64(at + WR_LOG_HEAD_AT_PHYSICAL_OFFSET), 0, record) != WR_SCAN_RECORD ||
         record->queue_id != f->id.queue || record->queue_offset < block_offset(f, f->block_i) || record->queue_offset >= next ||
         (!f->fresh && record->queue_offset <= f->passed))
-        return damaged(f, "a record is none of this queue's", block_place(f, f->block_i) + WR_COMPACTED_BLOCK_SIZE + f->block_at, next);
+        return bad_block(f, "a record is none of this queue's", f->block_i, block_place(f, f->block_i) + WR_COMPACTED_BLOCK_SIZE + f->block_at);
     f->block_at += record->size;
     f->passed = record->queue_offset;
     f->fresh = false;
@@ -409,6 +416,28 @@ wr_compacted_code wr_compacted_from(wr_compacted *f, wr_compacted_order order, u
     return WR_COMPACTED_NONE;
 }
 
+wr_compacted_code wr_compacted_before(wr_compacted *f, wr_compacted_order order, uint64_t value, wr_record *record, const uint8_t **bytes, int *error) {
+    uint64_t low = 0, high = f->blocks_n; /* of the blocks below `low` the first record is before the value */
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (of_place(f, order, middle) < value) low = middle + 1;
+        else high = middle;
+    }
+    if (!low) return WR_COMPACTED_NONE;
+    wr_record found;
+    uint32_t at = UINT32_MAX; /* where it lies */
+    wr_compacted_code code = load_block(f, low - 1, error);
+    while (code == WR_COMPACTED_FOUND && (code = next_record(f, &found, bytes)) == WR_COMPACTED_FOUND && of_record(order, &found) < value) {
+        *record = found;
+        at = f->block_at - found.size;
+    }
+    if (code != WR_COMPACTED_FOUND && code != WR_COMPACTED_NONE) return code;
+    if (at == UINT32_MAX) return bad_block(f, "a block begins with another record", low - 1, block_place(f, low - 1));
+    *bytes = f->block + WR_COMPACTED_BLOCK_SIZE + at;
+    f->fresh = true; /* where the next one lies is known of another one */
+    return WR_COMPACTED_FOUND;
+}
+
 /* The i-th key. */
 static wr_compacted_code key_at(wr_compacted *f, uint64_t i, wr_compacted_key *key, int *error) {
     const uint64_t page = i / WR_KEYS_PAGE_N, at = f->keys_at + page * PAGE_BYTES, end = f->keys_at + pages_bytes(f->keys_n);
@@ -416,9 +445,9 @@ static wr_compacted_code key_at(wr_compacted *f, uint64_t i, wr_compacted_key *k
     if (f->page_i != page) {
         f->page_i = UINT64_MAX;
         *error = wr_read_all(f->fd, f->page, n, at);
-        if (*error == EUCLEAN) return damaged(f, "it is cut", at, 0);
+        if (*error == EUCLEAN) return damaged(f, "it is cut", at);
         if (*error) return WR_COMPACTED_ERROR;
-        if (wr_get32(f->page) != sum_of(&f->id, at, f->page + 4, n - 4)) return damaged(f, "a page of keys does not have its checksum", at, 0);
+        if (wr_get32(f->page) != sum_of(&f->id, at, f->page + 4, n - 4)) return damaged(f, "a page of keys does not have its checksum", at);
         f->page_i = page;
     }
     const uint8_t *from = f->page + WR_COMPACTED_PAGE_SIZE + i % WR_KEYS_PAGE_N * WR_COMPACTED_KEY_SIZE;
@@ -446,12 +475,14 @@ wr_compacted_code wr_compacted_find(wr_compacted *f, uint32_t hash, uint64_t bel
     return WR_COMPACTED_FOUND;
 }
 
+uint64_t wr_compacted_first(const wr_compacted *f) { return block_offset(f, 0); }
+
 wr_compacted_code wr_compacted_check_keys(wr_compacted *f, int *error) {
     wr_compacted_key key, before = {0};
     for (uint64_t i = 0; i < f->keys_n; i++, before = key) {
         const wr_compacted_code code = key_at(f, i, &key, error);
         if (code != WR_COMPACTED_FOUND) return code;
-        if ((i && by_hash(&before, &key) > 0) || key.offset >= f->id.end) return damaged(f, "its keys are in no order", f->keys_at, 0);
+        if ((i && by_hash(&before, &key) > 0) || key.offset >= f->id.end) return damaged(f, "its keys are in no order", f->keys_at);
     }
     return WR_COMPACTED_FOUND;
 }

@@ -57,7 +57,7 @@ void wr_compacted_end(wr_compacted_writer *writer);
 
 /* ---- reading ---- */
 
-typedef struct {
+typedef struct wr_compacted {
     wr_compacted_id id;
     int fd;
     uint64_t size, keys_at, keys_n, records_n, blocks_n, tombstones_n;
@@ -71,7 +71,7 @@ typedef struct {
     uint64_t page_i;
     const char *wrong;      /* what is damaged, of the last call that said so */
     uint64_t wrong_at;      /* place in the file */
-    uint64_t wrong_next;    /* records from this offset on lie behind it */
+    uint64_t wrong_first, wrong_next; /* records before the one offset lie before it, from the other one on behind it */
 } wr_compacted;
 
 typedef enum {
@@ -92,8 +92,14 @@ void wr_compacted_close(wr_compacted *file);
  * offset it reads each block once. */
 wr_compacted_code wr_compacted_from(wr_compacted *file, wr_compacted_order order, uint64_t value, wr_record *record, const uint8_t **bytes, int *error);
 
+/* The last record whose offset, position or store time is below `value`. */
+wr_compacted_code wr_compacted_before(wr_compacted *file, wr_compacted_order order, uint64_t value, wr_record *record, const uint8_t **bytes, int *error);
+
 /* The highest *offset below `below` of a record that may have the key of this hash (wr_key_hash). */
 wr_compacted_code wr_compacted_find(wr_compacted *file, uint32_t hash, uint64_t below, uint64_t *offset, int *error);
+
+/* The offset of the first record; the end, if there is none. */
+uint64_t wr_compacted_first(const wr_compacted *file);
 
 /* Are all pages of keys whole, and in order? FOUND, DAMAGED or ERROR. */
 wr_compacted_code wr_compacted_check_keys(wr_compacted *file, int *error);

@@ -2,6 +2,7 @@
 #include "topics/half_record.h"
 #include "kernel/bytes.h"
 #include "topics/hash.h"
+#include "topics/newest.h"
 #include "topics/properties.h"
 #include <stdio.h>
 
@@ -46,13 +47,19 @@ static wr_message_kind message_at(wr_topic_reader *r, uint64_t position, wr_reco
     return kind == WR_MESSAGE_GONE ? WR_MESSAGE_NONE : kind;
 }
 
+/* The same, also of those that only a file of newest records has. */
+static wr_message_kind message_anywhere(wr_topic_reader *r, uint64_t position, wr_record *record, const uint8_t **bytes, int *error) {
+    const wr_message_kind kind = message_at(r, position, record, bytes, error);
+    return kind == WR_MESSAGE_NONE && r->compacted ? wr_newest_at(r, position, record, bytes, error) : kind;
+}
+
 wr_message_kind wr_topic_lookup_at(wr_topic_reader *r, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
                                    wr_record *record, const uint8_t **bytes, int *error) {
     const uint64_t unshown = wr_topic_reader_unshown(r);
-    wr_message_kind kind = message_at(r, position, record, bytes, error);
+    wr_message_kind kind = message_anywhere(r, position, record, bytes, error);
     if (kind == WR_MESSAGE_NONE && unshown) {
         wr_topic_reader_catch_up(r, unshown);
-        kind = message_at(r, position, record, bytes, error);
+        kind = message_anywhere(r, position, record, bytes, error);
     }
     if (kind != WR_MESSAGE_THERE || !store_host) return kind;
     bool same = store_host_bytes == wr_store_host_bytes(record->sys_flag) && !memcmp(*bytes + record->store_host_at, store_host, store_host_bytes);
@@ -115,12 +122,34 @@ static bool leads_nowhere(wr_topic_reader *r, uint64_t position, int *error) {
     return true;
 }
 
+static bool is_wanted(const wr_topic_lookup *l, const wr_record *record, const uint8_t *bytes) {
+    const int64_t time = (int64_t)record->store_timestamp;
+    return time >= l->since && time <= l->until && has_key(record, bytes, l->key);
+}
+
+/* Behind those of the index: of the files of newest records. They lie before all that the log has of their queue. */
+static wr_message_kind next_newest(wr_topic_lookup *l, wr_record *record, const uint8_t **bytes, int *error) {
+    const uint32_t hash = wr_key_hash(wr_key_hash_topic(l->reader->name, l->reader->name_n), l->key.at, l->key.n);
+    while (l->reader->compacted && !l->over) {
+        const wr_message_kind kind = wr_newest_find(l->reader, hash, l->newest, record, bytes, error);
+        l->over = kind != WR_MESSAGE_THERE; /* behind damage nothing is known */
+        if (kind != WR_MESSAGE_THERE) return kind;
+        l->newest = record->physical_offset;
+        if (is_wanted(l, record, *bytes)) return kind;
+    }
+    return WR_MESSAGE_NONE;
+}
+
 wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, const uint8_t **bytes, int *error) {
+    if (l->newest) return next_newest(l, record, bytes, error);
     for (;;) {
         wr_key_entry entry;
         wr_key_code code;
         if ((*error = wr_index_reader_next(l->reader->index, &entry, &code))) return WR_MESSAGE_ERROR;
-        if (code == WR_KEY_END) return WR_MESSAGE_NONE;
+        if (code == WR_KEY_END) {
+            l->newest = UINT64_MAX;
+            return next_newest(l, record, bytes, error);
+        }
         if (code == WR_KEY_MISSING && wr_index_reader_missing_end(l->reader->index) < wr_topic_reader_first(l->reader)) continue;
         if (code != WR_KEY_FOUND) {
             index_damage(l->reader, code);
@@ -132,8 +161,7 @@ wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, cons
         if (kind == WR_MESSAGE_NONE && *error) return WR_MESSAGE_ERROR;
         if (kind == WR_MESSAGE_NONE) continue;
         if (kind != WR_MESSAGE_THERE) return kind;
-        int64_t time = (int64_t)record->store_timestamp;
-        if (time < l->since || time > l->until || !has_key(record, *bytes, l->key)) continue;
+        if (!is_wanted(l, record, *bytes)) continue;
         l->any = true;
         l->last = entry.physical_offset;
         return kind;

@@ -1,5 +1,6 @@
 #include "topics/read.h"
 #include "topics/hash.h"
+#include "topics/newest.h"
 #include "topics/properties.h"
 
 #define GAP_BYTES 4096u      /* what lies between two records is read with them, if it is no more: a system call takes as long */
@@ -42,7 +43,7 @@ int wr_topic_read_begin(wr_topic_read *read, wr_topic_reader *reader, const wr_t
     read->result.records_n = 0;
     read->result.next = request->offset;
     read->result.status = WR_READ_OFFSET_OVERFLOW_ONE;
-    read->bytes = read->scanned = 0;
+    read->bytes = read->scanned = read->below = 0;
     read->over = read->filtered = false;
     read->error = 0;
     read->units_n = read->at = 0;
@@ -54,6 +55,7 @@ int wr_topic_read_begin(wr_topic_read *read, wr_topic_reader *reader, const wr_t
     for (uint32_t i = 0; i < request->tags_n; i++) read->codes[i] = wr_tags_code(request->tags[i].at, request->tags[i].n);
     read->stop = request->end < b->maximum ? request->end : b->maximum;
     if (!b->maximum) end_with(read, WR_READ_NO_MESSAGE_IN_QUEUE, 0);
+    else if (request->offset < b->minimum && reader->compacted) read->below = b->minimum;
     else if (request->offset < b->minimum) end_with(read, WR_READ_OFFSET_TOO_SMALL, b->minimum);
     else if (request->offset > b->maximum) end_with(read, WR_READ_OFFSET_OVERFLOW_BADLY, b->maximum);
     else if (request->offset == b->maximum) end_with(read, WR_READ_OFFSET_OVERFLOW_ONE, request->offset);
@@ -68,13 +70,21 @@ static bool fell_behind(wr_topic_read *read) {
     return read->result.next < b.minimum;
 }
 
+/* The same, and what is alive there is in the file of newest records now. */
+static bool goes_to_file(wr_topic_read *read) {
+    if (!read->reader->compacted || !fell_behind(read)) return false;
+    read->below = read->result.bounds.minimum;
+    read->at = read->units_n = 0;
+    return true;
+}
+
 static bool fail(wr_topic_read *read, int error) {
     read->over = true;
     if (!read->result.records_n) read->error = error;
     return false;
 }
 
-/* Have units at hand. */
+/* Have units at hand; false: the read is over, or goes on in the file of newest records. */
 static bool more_units(wr_topic_read *read) {
     wr_topic_read_result *result = &read->result;
     uint64_t most = read->stop - result->next;
@@ -84,6 +94,7 @@ static bool more_units(wr_topic_read *read) {
     int error = wr_topic_reader_units(read->reader, read->request.queue, result->next, read->units, (uint32_t)most, &read->units_n);
     if (error) return fail(read, error);
     if (read->units_n) return true;
+    if (goes_to_file(read)) return false;
     if (fell_behind(read)) return end_with(read, WR_READ_OFFSET_TOO_SMALL, result->bounds.minimum);
     /* No file, or a part of one: what it had is elsewhere in the log, and nobody knows where. */
     wr_topic_reader_lacks(read->reader, read->request.queue, result->next);
@@ -142,7 +153,8 @@ static bool take_other(wr_topic_read *read, wr_message_kind kind, int error) {
     }
 }
 
-/* The unit at hand is zeros. Whether it is something else by now; else the read is over, and goes on behind those that are zeros, too. */
+/* The unit at hand is zeros. Whether it is something else by now; else the read is over, and goes on behind those that are zeros, too; or it goes on in the
+ * file of newest records. */
 static bool is_written(wr_topic_read *read) {
     wr_topic_read_result *result = &read->result;
     const uint64_t left = read->stop - result->next;
@@ -152,7 +164,7 @@ static bool is_written(wr_topic_read *read) {
                                                       left < WR_TOPIC_UNITS_AGAIN ? (uint32_t)left : WR_TOPIC_UNITS_AGAIN, &zeros, &error);
     if (kind == WR_MESSAGE_THERE) return true;
     if (kind == WR_MESSAGE_DAMAGED) end_with(read, WR_READ_DAMAGED, result->next + (zeros ? zeros : 1));
-    else take_other(read, kind, error);
+    else if (kind != WR_MESSAGE_GONE || !goes_to_file(read)) take_other(read, kind, error);
     return false;
 }
 
@@ -160,16 +172,50 @@ static void give(wr_topic_read *read, uint32_t size) {
     read->bytes += size;
     read->result.records_n++;
     read->result.status = WR_READ_FOUND;
-    step(read);
+}
+
+/* Of the file of newest records: the next message that is wanted. False: there is none at hand; the read is over, or goes on where it stands. */
+static bool next_newest(wr_topic_read *read, wr_record *record, const uint8_t **bytes) {
+    wr_topic_read_result *result = &read->result;
+    const uint64_t limit = read->below < read->stop ? read->below : read->stop;
+    uint64_t next;
+    int error = 0;
+    switch (wr_newest_from(read->reader, read->request.queue, read->below, WR_COMPACTED_OFFSET, result->next, read->request.sum, record, bytes, &next, &error)) {
+    case WR_MESSAGE_THERE: break;
+    case WR_MESSAGE_DAMAGED: return end_with(read, WR_READ_DAMAGED, next);
+    case WR_MESSAGE_ERROR: return fail(read, error);
+    default: result->next = limit; return false;
+    }
+    if (record->queue_offset >= limit) {
+        result->next = limit;
+        return false;
+    }
+    if (!matches(read, record, *bytes)) {
+        read->filtered = true;
+        read->scanned++;
+        result->next = record->queue_offset + 1;
+        return false;
+    }
+    if (result->records_n && read->bytes + record->size > read->request.bytes_max) {
+        read->over = true;
+        return false;
+    }
+    give(read, record->size);
+    result->next = record->queue_offset + 1;
+    return true;
 }
 
 bool wr_topic_read_next(wr_topic_read *read, wr_record *record, const uint8_t **bytes) {
     wr_topic_read_result *result = &read->result;
     while (!read->over) {
         if (result->next >= read->stop || result->records_n >= read->request.records_max || read->scanned >= SCANNED_MAX) break;
-        if (read->at == read->units_n && !more_units(read)) break;
+        if (result->next < read->below) {
+            if (next_newest(read, record, bytes)) return true;
+            continue;
+        }
+        if (read->at == read->units_n && !more_units(read)) continue;
         const wr_unit *unit = &read->units[read->at];
-        if (wr_unit_is_zeros(unit) && !is_written(read)) break;
+        if (wr_unit_is_zeros(unit) && !is_written(read)) continue;
         if (!unit->size || !may_match(read, unit)) {
             read->filtered |= unit->size != 0;
             read->scanned++;
@@ -186,8 +232,10 @@ bool wr_topic_read_next(wr_topic_read *read, wr_record *record, const uint8_t **
         if (kind == WR_MESSAGE_THERE && matches(read, record, *bytes)) {
             if (full) break;
             give(read, record->size);
+            step(read);
             return true;
         }
+        if (kind == WR_MESSAGE_GONE && goes_to_file(read)) continue;
         if (kind != WR_MESSAGE_THERE && kind != WR_MESSAGE_NONE) return take_other(read, kind, error);
         read->filtered |= kind == WR_MESSAGE_THERE;
         read->scanned++;
@@ -198,11 +246,25 @@ bool wr_topic_read_next(wr_topic_read *read, wr_record *record, const uint8_t **
     return false;
 }
 
+/* The same of the record at an offset in the file of newest ones. */
+static bool newest_again(wr_topic_read *read, wr_record *record, const uint8_t **bytes) {
+    wr_topic_read_result *result = &read->result;
+    uint64_t next;
+    int error = 0;
+    const wr_message_kind kind = wr_newest_from(read->reader, read->request.queue, read->below, WR_COMPACTED_OFFSET, result->next, true, record, bytes, &next, &error);
+    if (kind == WR_MESSAGE_ERROR) return fail(read, error);
+    if (kind != WR_MESSAGE_THERE || record->queue_offset != result->next) return end_with(read, WR_READ_DAMAGED, next > result->next ? next : result->next + 1);
+    result->next++;
+    result->records_n++;
+    return true;
+}
+
 bool wr_topic_read_again(wr_topic_read *read, wr_record *record, const uint8_t **bytes) {
     int error;
-    read->at--;
     read->result.next--;
     read->result.records_n--;
+    if (read->result.next < read->below) return newest_again(read, record, bytes);
+    read->at--;
     wr_message_kind kind = wr_topic_reader_record(read->reader, read->request.queue, read->result.next, &read->units[read->at], 0, true,
                                                   record, bytes, &error);
     if (kind == WR_MESSAGE_THERE) {

@@ -14,7 +14,7 @@
 typedef enum {
     WR_READ_FOUND,
     WR_READ_NO_MATCHED_MESSAGE,    /* there are some, and none has a wanted tag */
-    WR_READ_OFFSET_TOO_SMALL,      /* below the minimum: next */
+    WR_READ_OFFSET_TOO_SMALL,      /* below the minimum, of a topic that is not compacted: next */
     WR_READ_OFFSET_OVERFLOW_ONE,   /* the maximum: there is nothing yet */
     WR_READ_OFFSET_OVERFLOW_BADLY, /* above the maximum: next */
     WR_READ_NO_MESSAGE_IN_QUEUE,   /* there never was one */
@@ -50,7 +50,8 @@ typedef struct {
     int64_t codes[WR_READ_TAGS];
     wr_topic_read_result result;
     uint64_t bytes, stop; /* of records found; the first offset that is not read */
-    uint64_t scanned;     /* units */
+    uint64_t below;       /* of a compacted topic: messages below this offset are in its file of newest records */
+    uint64_t scanned;     /* units, and records of that file */
     bool over, filtered;
     int error;
     uint32_t units_n, at; /* units that were read, from result.next − at on */

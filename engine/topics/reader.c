@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "topics/reader.h"
 #include "kernel/bytes.h"
+#include "topics/compacted.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,9 +39,17 @@ static void close_queues(wr_topic_reader *r) {
     }
 }
 
+void wr_topic_reader_drop_newest(wr_topic_reader *r) {
+    for (wr_topic_newest_open *o = r->newest; o < r->newest + WR_TOPIC_NEWEST_OPEN; o++) {
+        wr_compacted_close(o->file);
+        *o = (wr_topic_newest_open){0};
+    }
+}
+
 void wr_topic_reader_free(wr_topic_reader *r) {
     if (!r) return;
     close_queues(r);
+    wr_topic_reader_drop_newest(r);
     wr_index_reader_free(r->index);
     wr_log_reader_free(&r->log);
     free(r->watched);
@@ -50,6 +59,7 @@ void wr_topic_reader_free(wr_topic_reader *r) {
 
 void wr_topic_reader_begin(wr_topic_reader *r, const void *ring, wr_topic_rows *rows) {
     close_queues(r);
+    wr_topic_reader_drop_newest(r);
     free(r->watched);
     r->watched = NULL;
     r->watched_n = 0;

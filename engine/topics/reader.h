@@ -21,6 +21,7 @@
 
 #define WR_QUEUES_FOLDER "consumequeue"
 #define WR_TOPIC_QUEUES_OPEN 16 /* consume queues with an open file */
+#define WR_TOPIC_NEWEST_OPEN 4  /* files of newest records */
 #define WR_DAMAGE_WORDS 112
 #define WR_TOPIC_UNITS_AGAIN 512 /* looked at together */
 
@@ -50,6 +51,12 @@ typedef struct {
 } wr_topic_queue_open;
 
 typedef struct {
+    uint32_t queue;
+    struct wr_compacted *file; /* NULL: none */
+    uint64_t used;
+} wr_topic_newest_open;
+
+typedef struct {
     wr_topic_place place;
     uint32_t id, name_n;
     char *name;
@@ -57,6 +64,9 @@ typedef struct {
     wr_log_reader log;
     wr_index_reader *index;
     wr_topic_queue_open queues[WR_TOPIC_QUEUES_OPEN];
+    bool compacted; /* topics/newest.h; `node`: whose files */
+    uint8_t node[16];
+    wr_topic_newest_open newest[WR_TOPIC_NEWEST_OPEN];
     uint64_t uses;
     wr_topic_row **watched; /* rows of queues that are waited for together, by their numbers; NULL: not looked for yet */
     uint32_t watched_n;
@@ -68,6 +78,8 @@ typedef struct {
 /* NULL: no memory, or a place or a name that cannot be. */
 wr_topic_reader *wr_topic_reader_new(const wr_topic_place *place, uint32_t id, const char *name, uint32_t name_n);
 void wr_topic_reader_free(wr_topic_reader *reader);
+/* Files of newest records (topics/newest.h) that are open are not used again. */
+void wr_topic_reader_drop_newest(wr_topic_reader *reader);
 
 /* The regions of an incarnation (`ring` and `rows` outlive their use): what was opened before is not used again. NULL: none. */
 void wr_topic_reader_begin(wr_topic_reader *reader, const void *ring, wr_topic_rows *rows);

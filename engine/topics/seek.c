@@ -1,5 +1,6 @@
 #include "topics/seek.h"
 #include "kernel/bytes.h"
+#include "topics/newest.h"
 
 #define UNITS_MAX 512u
 #define HEAD_BYTES (WR_LOG_HEAD_SIZE + WR_HOST_V6_SIZE + WR_LOG_STORED_SIZE) /* of a record, as far as its store time */
@@ -80,11 +81,37 @@ static int last_of(wr_topic_reader *r, uint32_t queue, uint64_t from, uint64_t t
     return error;
 }
 
+/* The first one in the file of newest records that is late enough; false: there is none, or *error. Damage is passed by. */
+static bool first_of_file(wr_topic_reader *r, uint32_t queue, uint64_t minimum, int64_t when, uint64_t *offset, int *error) {
+    wr_record record;
+    const uint8_t *bytes;
+    uint64_t next;
+    wr_message_kind kind = wr_newest_from(r, queue, minimum, WR_COMPACTED_TIME, (uint64_t)when, false, &record, &bytes, &next, error);
+    while (kind == WR_MESSAGE_DAMAGED || (kind == WR_MESSAGE_THERE && (int64_t)record.store_timestamp < when)) {
+        if (kind == WR_MESSAGE_THERE) next = record.queue_offset + 1;
+        if (next >= minimum) return false;
+        kind = wr_newest_from(r, queue, minimum, WR_COMPACTED_OFFSET, next, false, &record, &bytes, &next, error);
+    }
+    if (kind == WR_MESSAGE_THERE) *offset = record.queue_offset;
+    return kind == WR_MESSAGE_THERE;
+}
+
+/* The last one there that is early enough. */
+static bool last_of_file(wr_topic_reader *r, uint32_t queue, uint64_t minimum, int64_t when, uint64_t *offset, int *error) {
+    wr_record record;
+    const uint8_t *bytes;
+    const wr_message_kind kind = wr_newest_before(r, queue, minimum, WR_COMPACTED_TIME, (uint64_t)when + 1, &record, &bytes, error);
+    if (kind == WR_MESSAGE_THERE) *offset = record.queue_offset;
+    return kind == WR_MESSAGE_THERE;
+}
+
 int wr_topic_seek(wr_topic_reader *r, uint32_t queue, int64_t when, wr_seek_boundary boundary, uint64_t *offset) {
     wr_topic_bounds b;
     probe p;
     int error = wr_topic_reader_all(r, queue, &b);
     if (error) return error;
+    const bool file = r->compacted && b.minimum; /* of times before 1970 nothing is stored */
+    if (file && boundary == WR_SEEK_LOWER && (first_of_file(r, queue, b.minimum, when < 0 ? 0 : when, offset, &error) || error)) return error;
     /* The first offset behind which all messages are late enough (LOWER: at `when`; UPPER: behind it). */
     uint64_t low = b.minimum, high = b.maximum;
     while (low < high) {
@@ -96,6 +123,7 @@ int wr_topic_seek(wr_topic_reader *r, uint32_t queue, int64_t when, wr_seek_boun
     if (boundary == WR_SEEK_LOWER) error = first_of(r, queue, low, b.maximum, true, &p);
     else error = last_of(r, queue, b.minimum, low, &p);
     if (error) return error;
+    if (!p.found && boundary == WR_SEEK_UPPER && file && when >= 0 && (last_of_file(r, queue, b.minimum, when, offset, &error) || error)) return error;
     *offset = p.found ? p.offset : boundary == WR_SEEK_LOWER ? b.maximum : WR_SEEK_NONE;
     return 0;
 }

@@ -8,7 +8,10 @@
 #include "topics/compact.h"
 #include "topics/hash.h"
 #include "topics/key_digest.h"
-#include "topics/reader.h"
+#include "topics/lookup.h"
+#include "topics/newest.h"
+#include "topics/read.h"
+#include "topics/seek.h"
 
 #define FILE_BYTES (64 * 4096u)
 #define RING_BYTES (64 * 4096u)
@@ -175,6 +178,17 @@ static void any_by_order(const rig *g, const kept *k, wr_compacted *file, wr_com
     }
 }
 
+static void last_before(const rig *g, const kept *k, wr_compacted *file, wr_compacted_order order) {
+    wr_record record;
+    const uint8_t *bytes;
+    int error = 0;
+    const uint64_t value = (k->n ? value_of(g, k, (uint32_t)random_below(k->n), order) : 5) + random_below(3) - 1;
+    uint32_t behind = k->n;
+    while (behind && value_of(g, k, behind - 1, order) >= value) behind--;
+    const wr_compacted_code code = wr_compacted_before(file, order, value, &record, &bytes, &error);
+    CHECK(code == (behind ? WR_COMPACTED_FOUND : WR_COMPACTED_NONE) && (!behind || is_kept(g, k, behind - 1, &record, bytes)));
+}
+
 static uint32_t hash_of(uint32_t key) {
     const uint32_t topic = wr_key_hash_topic(rig_names[TOPIC], strlen(rig_names[TOPIC]));
     return wr_key_hash(topic, rig_keys[key], strlen(rig_keys[key]));
@@ -208,6 +222,7 @@ static void says(const rig *g, const kept *k, wr_compacted *file) {
     any_by_order(g, k, file, WR_COMPACTED_OFFSET, 200);
     any_by_order(g, k, file, WR_COMPACTED_POSITION, 200);
     any_by_order(g, k, file, WR_COMPACTED_TIME, 200);
+    for (int i = 0; i < 100; i++) last_before(g, k, file, (wr_compacted_order)random_below(3));
     by_keys(g, k, file);
 }
 
@@ -530,6 +545,263 @@ static void passes_end_at_damage(void) {
     rig_end(&g);
 }
 
+/* ---- readers of the topic ---- */
+
+static void name_it(int fd, uint64_t size, const char *name) {
+    static uint8_t bytes[4 << 20];
+    if (mkdirat(scratch_fd, "compacted", 0700) == 0) CHECK(mkdirat(scratch_fd, "compacted/10", 0700) == 0);
+    const int file = openat(scratch_fd, "compacted/10/new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(file >= 0 && size <= sizeof bytes && pread(fd, bytes, size, 0) == (ssize_t)size && pwrite(file, bytes, size, 0) == (ssize_t)size);
+    close(file);
+    CHECK(renameat(scratch_fd, "compacted/10/new", scratch_fd, name) == 0);
+}
+
+/* A pass, whose file gets its name, before the minimum rises. */
+static void compact(rig *g, wr_topic_reader *reader, kept *all, uint64_t now, uint64_t to) {
+    static kept before;
+    wr_compacted *old = NULL;
+    if (all->end) {
+        const int fd = openat(scratch_fd, "compacted/10/1", O_RDONLY);
+        CHECK(fd >= 0);
+        old = opened(fd);
+    }
+    wr_compact_job job = job_of(g, reader, old, now);
+    wr_compact_result result;
+    job.end = to;
+    before = *all;
+    model_pass(g, &before, to, now, all);
+    CHECK(wr_compact(&job, &result) == 0 && result.end == to);
+    name_it(job.fd, result.size, "compacted/10/1");
+    close(job.fd);
+    wr_compacted_close(old);
+}
+
+static bool is_tagged(const rig_record *r, const wr_text *tags, uint32_t n) {
+    for (uint32_t i = 0; i < n && r->tag != RIG_NO_TAG; i++)
+        if (strlen(rig_tags[r->tag]) == tags[i].n && !memcmp(rig_tags[r->tag], tags[i].at, tags[i].n)) return true;
+    return !n;
+}
+
+/* What a reader may see from an offset on: of the file below the minimum, of the log behind it. The first one's place in the rig, plus 1. */
+static uint32_t first_visible(const rig *g, const kept *k, uint64_t minimum, uint64_t offset, const wr_text *tags, uint32_t tags_n) {
+    for (uint32_t i = 0; i < k->n; i++) {
+        const rig_record *r = &g->records[k->all[i].record];
+        if (r->offset >= offset && r->offset < minimum && is_tagged(r, tags, tags_n)) return k->all[i].record + 1;
+    }
+    for (uint32_t i = 0; i < g->n; i++) {
+        const rig_record *r = &g->records[i];
+        if (r->row == ROW && r->offset >= minimum && r->offset >= offset && is_tagged(r, tags, tags_n)) return i + 1;
+    }
+    return 0;
+}
+
+/* All from an offset on, in reads of any size, meets what is visible in order. */
+static void reads_all(const rig *g, const kept *k, uint64_t minimum, wr_topic_reader *r, uint64_t offset, bool again) {
+    static wr_topic_read read;
+    const wr_text all[] = {{(const uint8_t *)"Aa", 2}, {(const uint8_t *)"late", 4}};
+    const uint32_t tags_n = random_below(3) ? 0 : 1 + (uint32_t)random_below(2);
+    for (uint64_t at = offset; at < g->next[ROW];) {
+        const wr_topic_request request = {.queue = QUEUE, .offset = at, .end = random_below(3) ? UINT64_MAX : at + 1 + random_below(50),
+                                          .records_max = 1 + (uint32_t)random_below(100), .bytes_max = random_below(2) ? 1 << 30 : random_below(20000),
+                                          .tags = all, .tags_n = tags_n, .sum = random_below(2)};
+        wr_topic_read_result result;
+        wr_record record;
+        const uint8_t *bytes;
+        uint32_t n = 0;
+        CHECK(wr_topic_read_begin(&read, r, &request) == 0);
+        for (; wr_topic_read_next(&read, &record, &bytes); n++) {
+            const uint32_t wanted = first_visible(g, k, minimum, at, all, tags_n);
+            CHECK(wanted && rig_same(&g->records[wanted - 1], &record, bytes) && record.queue_offset < request.end && n < request.records_max);
+            if (again && !random_below(5)) CHECK(wr_topic_read_again(&read, &record, &bytes) && rig_same(&g->records[wanted - 1], &record, bytes));
+            at = record.queue_offset + 1;
+        }
+        CHECK(wr_topic_read_end(&read, &result) == 0 && result.records_n == n && result.next >= at && (n != 0) == (result.status == WR_READ_FOUND));
+        CHECK(n || result.status == WR_READ_OFFSET_FOUND_NULL || (tags_n && result.status == WR_READ_NO_MATCHED_MESSAGE));
+        CHECK(n || result.next > request.offset);
+        const uint32_t behind = first_visible(g, k, minimum, at, all, tags_n); /* nothing that is there was passed by */
+        CHECK(!behind || g->records[behind - 1].offset >= result.next);
+        at = result.next;
+    }
+}
+
+/* Is a record of the topic visible? `in_file`: only the file has it. */
+static bool is_visible(const kept *k, uint64_t minimum, const rig *g, uint32_t i, bool *in_file) {
+    const rig_record *r = &g->records[i];
+    *in_file = r->row == ROW && r->offset < minimum;
+    if (!*in_file) return r->row / RIG_QUEUES == TOPIC;
+    for (uint32_t j = 0; j < k->n; j++)
+        if (k->all[j].record == i) return true;
+    return false;
+}
+
+static void finds_positions(const rig *g, const kept *k, uint64_t minimum, wr_topic_reader *r, uint32_t n) {
+    wr_record record;
+    const uint8_t *bytes;
+    for (; n; n--) {
+        const uint32_t i = (uint32_t)random_below(g->n);
+        const uint64_t off = random_below(10) ? 0 : 1 + random_below(50);
+        int error = 0;
+        bool in_file;
+        const wr_message_kind kind = wr_topic_lookup_at(r, g->records[i].position + off, NULL, 0, &record, &bytes, &error);
+        const bool wanted = !off && is_visible(k, minimum, g, i, &in_file);
+        CHECK(kind == (wanted ? WR_MESSAGE_THERE : WR_MESSAGE_NONE) && !error && (!wanted || rig_same(&g->records[i], &record, bytes)));
+    }
+}
+
+static bool has_one(const rig_record *r, uint32_t key) { return r->keys >> key & 1; }
+
+/* The messages of a key: those that the log has, the newest first, then those that only the file has. */
+static void finds_keys(const rig *g, const kept *k, uint64_t minimum, wr_topic_reader *r) {
+    const uint32_t key = (uint32_t)random_below(RIG_KEYS);
+    const wr_text text = {(const uint8_t *)rig_keys[key], (uint32_t)strlen(rig_keys[key])};
+    const int64_t begin = g->records[0].ms, since = random_below(2) ? 0 : begin + (int64_t)random_below((uint64_t)(g->now - begin) + 1);
+    const int64_t until = random_below(2) ? INT64_MAX : since + (int64_t)random_below(500);
+    wr_topic_lookup lookup;
+    wr_record record;
+    const uint8_t *bytes;
+    int error = 0;
+    CHECK(wr_topic_lookup_begin(&lookup, r, text, since, until) == 0);
+    for (int part = 0; part < 2; part++) {
+        for (uint32_t i = g->n; i-- > 0;) {
+            bool in_file;
+            const rig_record *one = &g->records[i];
+            if (!has_one(one, key) || one->ms < since || one->ms > until || !is_visible(k, minimum, g, i, &in_file) || in_file != part) continue;
+            CHECK(wr_topic_lookup_next(&lookup, &record, &bytes, &error) == WR_MESSAGE_THERE && rig_same(one, &record, bytes));
+        }
+    }
+    CHECK(wr_topic_lookup_next(&lookup, &record, &bytes, &error) == WR_MESSAGE_NONE && !error);
+}
+
+static void finds_times(const rig *g, const kept *k, uint64_t minimum, wr_topic_reader *r) {
+    const int64_t begin = g->records[0].ms, when = begin - 5 + (int64_t)random_below((uint64_t)(g->now - begin) + 10);
+    uint64_t lower = g->next[ROW], upper = WR_SEEK_NONE, offset;
+    for (uint32_t i = g->n; i-- > 0;) {
+        bool in_file;
+        if (g->records[i].row != ROW || !is_visible(k, minimum, g, i, &in_file)) continue;
+        if (g->records[i].ms >= when) lower = g->records[i].offset;
+        if (g->records[i].ms <= when && upper == WR_SEEK_NONE) upper = g->records[i].offset;
+    }
+    CHECK(wr_topic_seek(r, QUEUE, when, WR_SEEK_LOWER, &offset) == 0 && offset == lower);
+    CHECK(wr_topic_seek(r, QUEUE, when, WR_SEEK_UPPER, &offset) == 0 && offset == upper);
+}
+
+static void finds(const rig *g, const kept *k, uint64_t minimum, wr_topic_reader *r) {
+    finds_positions(g, k, minimum, r, 50);
+    for (int i = 0; i < 20; i++) finds_keys(g, k, minimum, r);
+    for (int i = 0; i < 20; i++) finds_times(g, k, minimum, r);
+    uint64_t first, n;
+    int error = 0;
+    if (!minimum) return;
+    CHECK(wr_newest_count(r, QUEUE, minimum, &first, &n, &error) == WR_MESSAGE_THERE && n == k->n);
+    const uint64_t wanted = k->n ? g->records[k->all[0].record].offset : minimum;
+    CHECK(first == (wanted < minimum ? wanted : minimum));
+}
+
+static wr_topic_read_result first_of(wr_topic_reader *r, uint64_t offset) {
+    static wr_topic_read read;
+    const wr_topic_request request = {.queue = QUEUE, .offset = offset, .end = UINT64_MAX, .records_max = 1, .bytes_max = 1 << 30, .sum = true};
+    wr_topic_read_result result;
+    wr_record record;
+    const uint8_t *bytes;
+    CHECK(wr_topic_read_begin(&read, r, &request) == 0);
+    while (wr_topic_read_next(&read, &record, &bytes)) {}
+    CHECK(wr_topic_read_end(&read, &result) == 0);
+    return result;
+}
+
+static void readers_see_the_newest(bool ring, uint32_t body_max) {
+    static kept all, open; /* what the newest file has, and the one that the reader has open */
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    wr_topic_row *row = wr_topic_row_at(g.rows, g.row[ROW]);
+    wr_topic_reader *reader = reader_of(&g, ring), *plain = reader_of(&g, ring);
+    wr_newest_begin(reader, node);
+    uint64_t now = 5000000, minimum = 0;
+    all = open = (kept){.n = 0};
+    for (int pass = 0; pass < ROUNDS(10); pass++) {
+        fill(&g, 1 + (uint32_t)random_below(300), body_max, 20);
+        reads_all(&g, &open, minimum, reader, 0, true);
+        const uint64_t end = g.next[ROW], to = random_below(4) ? end : all.end + random_below(end - all.end + 1);
+        compact(&g, plain, &all, now += TOMBSTONE_MS / 2, to);
+        if (pass % 3 != 2) atomic_store(&row->minimum, minimum = to); /* else the worker was killed before */
+        if (random_below(2)) wr_topic_reader_drop_newest(reader);
+        if (minimum > open.end || !reader->newest[0].file) open = all;
+        reads_all(&g, &open, minimum, reader, 0, false);
+        reads_all(&g, &open, minimum, reader, random_below(end), true);
+        finds(&g, &open, minimum, reader);
+        if (minimum) CHECK(first_of(plain, random_below(minimum)).status == WR_READ_OFFSET_TOO_SMALL);
+    }
+    /* what is not there, or is too old */
+    fill(&g, 300, body_max, 20);
+    compact(&g, plain, &all, now, g.next[ROW]);
+    atomic_store(&row->minimum, minimum = all.end);
+    const int fd = openat(scratch_fd, "compacted/10/1", O_RDONLY);
+    struct stat status;
+    CHECK(fd >= 0 && fstat(fd, &status) == 0);
+    fill(&g, 50, body_max, 2);
+    compact(&g, plain, &all, now, g.next[ROW]);
+    atomic_store(&row->minimum, all.end);
+    reads_all(&g, &all, all.end, reader, 0, true);
+    name_it(fd, (uint64_t)status.st_size, "compacted/10/1");
+    wr_topic_reader_drop_newest(reader);
+    CHECK(first_of(reader, 0).status == WR_READ_FOUND); /* what it has is what it was */
+    wr_topic_read_result result = first_of(reader, minimum);
+    CHECK(result.status == WR_READ_DAMAGED && result.next == all.end && strstr(reader->damage.found, "older") && !strcmp(reader->damage.file, "compacted/10/1"));
+    CHECK(unlinkat(scratch_fd, "compacted/10/1", 0) == 0);
+    wr_topic_reader_begin(reader, ring ? g.ring : NULL, g.rows);
+    result = first_of(reader, 0);
+    CHECK(result.status == WR_READ_DAMAGED && result.next == all.end && strstr(reader->damage.found, "no such file"));
+    result = first_of(reader, all.end);
+    CHECK(result.status == WR_READ_OFFSET_OVERFLOW_ONE);
+    close(fd);
+    wr_topic_reader_free(reader);
+    wr_topic_reader_free(plain);
+    rig_end(&g);
+}
+
+/* The minimum rises between two reads of the log, whose files and units go at once: the reader goes on in the file. */
+static void a_reader_that_falls_behind(void) {
+    static kept all;
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 50);
+    fill(&g, 900, 1500, 20);
+    wr_topic_row *row = wr_topic_row_at(g.rows, g.row[ROW]);
+    wr_topic_reader *reader = reader_of(&g, false), *plain = reader_of(&g, false);
+    wr_newest_begin(reader, node);
+    all = (kept){.n = 0};
+    static wr_topic_read read;
+    const wr_topic_request request = {.queue = QUEUE, .offset = 0, .end = UINT64_MAX, .records_max = 100000, .bytes_max = 1 << 30, .sum = true};
+    wr_topic_read_result result;
+    wr_record record;
+    const uint8_t *bytes;
+    CHECK(wr_topic_read_begin(&read, reader, &request) == 0);
+    for (uint64_t n = 0; n < 60; n++) CHECK(wr_topic_read_next(&read, &record, &bytes) && record.queue_offset == n);
+    compact(&g, plain, &all, 1, g.next[ROW]);
+    atomic_store(&row->minimum, all.end);
+    uint64_t removed;
+    wr_queue_files *files = wr_queue_files_new(scratch_fd, "consumequeue/flights/1", g.entries);
+    CHECK(files && wr_queue_files_remove(files, all.end, &removed) == 0 && removed);
+    wr_queue_files_free(files);
+    const uint64_t first = g.records[g.n - 1].position / FILE_BYTES * FILE_BYTES;
+    atomic_store(&g.rows->first, first);
+    for (uint64_t base = 0; base < first; base += FILE_BYTES) CHECK(unlink(rig_path(base)) == 0);
+    uint64_t at = 60, alive = 0;
+    while (wr_topic_read_next(&read, &record, &bytes)) {
+        const rig_record *r = rig_find(&g, ROW, record.queue_offset);
+        CHECK(record.queue_offset >= at && r && rig_same(r, &record, bytes));
+        at = record.queue_offset + 1;
+        alive++;
+    }
+    CHECK(wr_topic_read_end(&read, &result) == 0 && result.next == all.end && alive);
+    for (uint32_t i = 0; i < all.n; i++) { /* each key's newest was among them, or came before */
+        const rig_record *r = &g.records[all.all[i].record];
+        CHECK(r->offset < 60 || alive-- > 0);
+    }
+    wr_topic_reader_free(reader);
+    wr_topic_reader_free(plain);
+    rig_end(&g);
+}
+
 int main(int argc, char **argv) {
     scratch_begin("compact_test", argc, argv);
     const unsigned open_before = descriptors();
@@ -541,6 +813,9 @@ int main(int argc, char **argv) {
     failures_end_a_pass();
     damage_is_said();
     passes_end_at_damage();
+    readers_see_the_newest(true, 300);
+    readers_see_the_newest(false, 6000);
+    a_reader_that_falls_behind();
     CHECK(descriptors() == open_before);
     scratch_end();
     return 0;
