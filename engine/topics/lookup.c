@@ -141,12 +141,13 @@ static wr_message_kind next_newest(wr_topic_lookup *l, wr_record *record, const 
 }
 
 wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, const uint8_t **bytes, int *error) {
-    if (l->newest) return next_newest(l, record, bytes, error);
+    if (l->in_files) return next_newest(l, record, bytes, error);
     for (;;) {
         wr_key_entry entry;
         wr_key_code code;
         if ((*error = wr_index_reader_next(l->reader->index, &entry, &code))) return WR_MESSAGE_ERROR;
         if (code == WR_KEY_END) {
+            l->in_files = true;
             l->newest = UINT64_MAX;
             return next_newest(l, record, bytes, error);
         }

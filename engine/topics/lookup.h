@@ -16,8 +16,8 @@ typedef struct {
     int64_t since, until; /* store times, milliseconds since 1970, both included */
     uint64_t last;        /* position of the message found last */
     bool any;
-    uint64_t newest; /* of a compacted topic: files of newest records are looked in now, below this position; 0: the index is */
-    bool over;
+    bool in_files, over; /* of a compacted topic: the index has no more, and files of newest records are looked in; nor have they */
+    uint64_t newest;     /* below this position */
 } wr_topic_lookup;
 
 /* Look for a key, which stays where it is until the end. 0 or an errno. */
