@@ -146,11 +146,12 @@ static int copy_old(a_pass *p) {
         if (code != WR_COMPACTED_FOUND) return error;
         n += record.size;
         p->result->read_bytes += record.size;
-        uint64_t since = wr_compacted_since(old, record.queue_offset);
+        const bool tombstone = !record.body_length;
+        const uint64_t since = tombstone ? wr_compacted_since(old, record.queue_offset) : 0;
         const bool passed = since && p->job->now >= since && p->job->now - since >= p->job->tombstone_ms;
         const bool replaced = newest_of(p, &record, bytes) != NULL;
-        if (replaced || (!record.body_length && passed)) p->result->gone_n++;
-        else error = put(p, &record, bytes, record.body_length ? 0 : since ? since : p->job->now);
+        if (replaced || passed) p->result->gone_n++;
+        else error = put(p, &record, bytes, tombstone && !since ? p->job->now : since);
         if (!error && n >= BYTES_AT_ONCE) {
             error = pace(p, n);
             n = 0;

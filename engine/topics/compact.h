@@ -41,7 +41,6 @@ typedef struct {
 } wr_compact_result;
 
 /* 0: the new file is whole, and on stable storage. ECANCELED: `stop`; EUCLEAN: damage; ESTALE: what is read went meanwhile; EINVAL: `old` does
- * not end at `from`; or an errno. The file
- * is worth nothing then. */
+ * not end at `from`; or an errno. The file is worth nothing then. */
 int wr_compact(const wr_compact_job *job, wr_compact_result *result);
 #endif

@@ -386,15 +386,21 @@ static uint64_t of_place(const wr_compacted *f, wr_compacted_order order, uint64
     return wr_get64(place_of(f, i) + fields[order]);
 }
 
-/* The block in which the first record of `value` or more may lie. Several records have one time: it may be that of the block behind, too. */
-static uint64_t block_of(const wr_compacted *f, wr_compacted_order order, uint64_t value) {
-    uint64_t low = 0, high = f->blocks_n; /* of the blocks below `low` the first record is before the value */
+/* How many blocks begin with a record before the value, or (`at`) at it. */
+static uint64_t blocks_before(const wr_compacted *f, wr_compacted_order order, uint64_t value, bool at) {
+    uint64_t low = 0, high = f->blocks_n;
     while (low < high) {
         const uint64_t middle = low + (high - low) / 2, its = of_place(f, order, middle);
-        if (its < value || (its == value && order != WR_COMPACTED_TIME)) low = middle + 1;
+        if (its < value || (at && its == value)) low = middle + 1;
         else high = middle;
     }
-    return low ? low - 1 : 0;
+    return low;
+}
+
+/* The block in which the first record of `value` or more may lie. Several records have one time: it may be that of the block behind, too. */
+static uint64_t block_of(const wr_compacted *f, wr_compacted_order order, uint64_t value) {
+    const uint64_t n = blocks_before(f, order, value, order != WR_COMPACTED_TIME);
+    return n ? n - 1 : 0;
 }
 
 wr_compacted_code wr_compacted_from(wr_compacted *f, wr_compacted_order order, uint64_t value, wr_record *record, const uint8_t **bytes, int *error) {
@@ -417,22 +423,17 @@ wr_compacted_code wr_compacted_from(wr_compacted *f, wr_compacted_order order, u
 }
 
 wr_compacted_code wr_compacted_before(wr_compacted *f, wr_compacted_order order, uint64_t value, wr_record *record, const uint8_t **bytes, int *error) {
-    uint64_t low = 0, high = f->blocks_n; /* of the blocks below `low` the first record is before the value */
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        if (of_place(f, order, middle) < value) low = middle + 1;
-        else high = middle;
-    }
-    if (!low) return WR_COMPACTED_NONE;
+    const uint64_t n = blocks_before(f, order, value, false), i = n - 1;
+    if (!n) return WR_COMPACTED_NONE;
     wr_record found;
     uint32_t at = UINT32_MAX; /* where it lies */
-    wr_compacted_code code = load_block(f, low - 1, error);
+    wr_compacted_code code = load_block(f, i, error);
     while (code == WR_COMPACTED_FOUND && (code = next_record(f, &found, bytes)) == WR_COMPACTED_FOUND && of_record(order, &found) < value) {
         *record = found;
         at = f->block_at - found.size;
     }
     if (code != WR_COMPACTED_FOUND && code != WR_COMPACTED_NONE) return code;
-    if (at == UINT32_MAX) return bad_block(f, "a block begins with another record", low - 1, block_place(f, low - 1));
+    if (at == UINT32_MAX) return bad_block(f, "a block begins with another record", i, block_place(f, i));
     *bytes = f->block + WR_COMPACTED_BLOCK_SIZE + at;
     f->fresh = true; /* where the next one lies is known of another one */
     return WR_COMPACTED_FOUND;

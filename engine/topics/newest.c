@@ -72,7 +72,6 @@ wr_message_kind wr_newest_from(wr_topic_reader *r, uint32_t queue, uint64_t mini
     *next = minimum;
     wr_message_kind kind = have_file(r, queue, minimum, &file, error);
     if (kind != WR_MESSAGE_THERE) return kind;
-    const uint64_t end = file->id.end; /* above the minimum: what has newer ones of its key in the log may be missing from there on, and is left to that */
     switch (wr_compacted_from(file, order, value, record, bytes, error)) {
     case WR_COMPACTED_FOUND: break;
     case WR_COMPACTED_DAMAGED:
@@ -80,8 +79,7 @@ wr_message_kind wr_newest_from(wr_topic_reader *r, uint32_t queue, uint64_t mini
         return damaged(r, queue, file->wrong_at, file->wrong);
     case WR_COMPACTED_ERROR: return WR_MESSAGE_ERROR;
     default:
-        if (end >= minimum) return WR_MESSAGE_NONE;
-        *next = minimum; /* what it has was given: what lies behind its end, and below the minimum, is gone */
+        if (file->id.end >= minimum) return WR_MESSAGE_NONE;
         return damaged(r, queue, 0, "an older one: it ends before the log begins");
     }
     if (record->queue_offset >= minimum) return WR_MESSAGE_NONE;

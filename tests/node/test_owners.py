@@ -24,6 +24,7 @@ from warren.ipc import names
 from warren.workers.process.control import ControlClient
 
 from support import leaks, users
+from support.long import in_part
 from support.real_node import RealNode
 from support.users import ALICE, BOB, EVE, GROUP, SUPERUSER, User
 from support.waiting import wait_until
@@ -329,7 +330,7 @@ def all_shared(directory: Path) -> None:
             assert (item["uid"], item["gid"], mode) == (str(ALICE.uid), str(GROUP), 0o660)
 
 
-@pytest.mark.parametrize("umask", ["077", pytest.param("000", marks=pytest.mark.long)])
+@pytest.mark.parametrize("umask", in_part(["077", "000"]))
 def test_members_of_the_group_use_the_node(place: Path, umask: str) -> None:
     """Whatever umask either has. A member that is killed leaves nothing; strangers and root stay out."""
     directory = home(place, ALICE) / "above" / "data"

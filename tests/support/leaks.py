@@ -387,7 +387,8 @@ def _difference(before: Census, after: Census, private_root: Path, *, own_proces
     nodes = before.nodes()
     if any(node and node not in nodes and node not in _foreign for node in after.names.values()):
         _meet_strangers()
-    made_by_strangers = {pid for pid, _began in _strangers}
+    # numbers of processes are given again: one that was ours is looked at
+    made_by_strangers = {pid for pid, _began in _strangers} - _known.keys() - {os.getpid()}
     names = {
         name: node
         for name, node in after.names.items()

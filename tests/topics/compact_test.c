@@ -388,11 +388,15 @@ static void failures_end_a_pass(void) {
     rig_end(&g);
 }
 
+static void copy_to(int fd, uint64_t size, int to) {
+    static uint8_t bytes[4 << 20];
+    CHECK(size <= sizeof bytes && pread(fd, bytes, size, 0) == (ssize_t)size && pwrite(to, bytes, size, 0) == (ssize_t)size);
+}
+
 /* Copies a file, changed by the caller later. */
 static int copy_of(int fd, uint64_t size) {
-    static uint8_t bytes[4 << 20];
     const int copy = new_file();
-    CHECK(size <= sizeof bytes && pread(fd, bytes, size, 0) == (ssize_t)size && pwrite(copy, bytes, size, 0) == (ssize_t)size);
+    copy_to(fd, size, copy);
     return copy;
 }
 
@@ -548,10 +552,10 @@ static void passes_end_at_damage(void) {
 /* ---- readers of the topic ---- */
 
 static void name_it(int fd, uint64_t size, const char *name) {
-    static uint8_t bytes[4 << 20];
     if (mkdirat(scratch_fd, "compacted", 0700) == 0) CHECK(mkdirat(scratch_fd, "compacted/10", 0700) == 0);
     const int file = openat(scratch_fd, "compacted/10/new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    CHECK(file >= 0 && size <= sizeof bytes && pread(fd, bytes, size, 0) == (ssize_t)size && pwrite(file, bytes, size, 0) == (ssize_t)size);
+    CHECK(file >= 0);
+    copy_to(fd, size, file);
     close(file);
     CHECK(renameat(scratch_fd, "compacted/10/new", scratch_fd, name) == 0);
 }
