@@ -24,10 +24,18 @@ static inline void check_failed(const char *file, int line, const char *what) {
 
 /* Rounds of a test that goes by chance. The thread sanitizer looks at who meets whom, in any round, and takes many times as long. */
 #ifdef __SANITIZE_THREAD__
+enum { THREADS_ALONE = 1 };
 #define ROUNDS(n) (((n) + 4) / 5)
 #else
+enum { THREADS_ALONE = 0 };
 #define ROUNDS(n) (n)
 #endif
+
+/* A test in which nobody meets anybody: of what is damaged, or fails. The thread sanitizer has nothing to see there. */
+#define WITHOUT_THREADS(test)                                                                                          \
+    do {                                                                                                               \
+        if (!THREADS_ALONE) test;                                                                                      \
+    } while (0)
 
 /* A child that ends with this process, however that ends: what it waits for would never come. */
 static inline pid_t fork_child(void) {

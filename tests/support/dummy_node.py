@@ -20,6 +20,8 @@ from warren.ipc.region import Region
 from warren.ipc.superblock import SlotView, Superblock
 from warren.workers.process.control import ControlClient
 
+from support import warm
+
 SMALL = ("ring_records=64", "delivery_slots=64", "arena_bytes=65536", "message_bytes_max=16384", "workers=2")
 TESTS = Path(__file__).parents[1]
 Starter = Callable[..., "Node"]
@@ -30,28 +32,37 @@ class Node:
 
     def __init__(self, directory: Path, *words: str, environment: dict[str, str] | None = None, group: bool = False):
         self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.dummy_servers", str(directory), *words],
-            cwd=TESTS,
-            env=os.environ | {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"} | (environment or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0 if group else None,
-        )
         self.printed = ""
+        command = ["-m", "support.dummy_servers", str(directory), *words]
+        output, to_output = os.pipe()
+        complaints, to_complaints = os.pipe()
+        self.pipes = open(output), open(complaints)
+        self.process: subprocess.Popen[bytes] | warm.Forked
+        with open(os.devnull, "rb") as nothing, open(to_output, "wb") as out, open(to_complaints, "wb") as error:
+            if environment or group or not warm.same_environment():
+                self.process = subprocess.Popen(
+                    [sys.executable, *command],
+                    cwd=TESTS,
+                    env=os.environ | {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"} | (environment or {}),
+                    stdin=nothing,
+                    stdout=out,
+                    stderr=error,
+                    process_group=0 if group else None,
+                )
+            else:
+                streams = nothing.fileno(), out.fileno(), error.fileno()
+                self.process = warm.Forked(command, streams, dict(os.environ), str(TESTS))
 
     def ready(self) -> "Node":
         """Wait for the line that says that the node is up."""
-        assert self.process.stdout is not None
-        self.printed = self.process.stdout.readline()
-        assert "up for" in self.printed, self.printed + self.process.communicate()[1]
+        self.printed = self.pipes[0].readline()
+        assert "up for" in self.printed, self.printed + self.end()[2]
         return self
 
     def end(self, timeout: float = 20.0) -> tuple[int, str, str]:
         """Wait for the end: exit code, standard output, standard error."""
-        out, error = self.process.communicate(timeout=timeout)
-        return self.process.returncode, self.printed + out, error
+        out, error = warm.rest_of(*self.pipes, timeout=timeout)
+        return self.process.wait(timeout), self.printed + out, error
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         with ControlClient(self.directory) as client:
@@ -95,8 +106,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
         if node.process.poll() is None:
             node.process.terminate()
             node.end()
-        for pipe in (node.process.stdout, node.process.stderr):
-            assert pipe is not None
+        for pipe in node.pipes:
             pipe.close()
 
 

@@ -6,7 +6,6 @@ How they become so: other_user.py. What cannot be is a reason to skip.
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 
 from support import other_user, warm
@@ -70,12 +69,9 @@ def warren(user: User, *words: object, timeout: float = 300) -> tuple[int, int, 
         streams = nothing.fileno(), writing.fileno(), writing.fileno()
         process = warm.Forked(["-m", "warren", *map(str, words)], streams, dict(os.environ), "/", as_numbers(user))
         writing.close()
-        found: list[str] = []
-        reading = threading.Thread(target=lambda: found.append(said.read()), daemon=True)
-        reading.start()
+        [printed] = warm.rest_of(said, timeout=timeout)
         code = process.wait(timeout)
-        reading.join(timeout)
-    return process.pid, code, found[0]
+    return process.pid, code, printed
 
 
 def as_numbers(user: User) -> tuple[int, tuple[int, ...]] | None:

@@ -18,6 +18,7 @@ import sys
 import threading
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn, TextIO
 
 REQUEST_BYTES = 1 << 20
 COMMAND_BYTES = 4096  # of a command line in /proc
@@ -44,7 +45,7 @@ class Forked:
         folder: str = "",
         user: tuple[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`words`: behind `python`. `folder`: where it runs, not here. `user`: number and groups of who it runs as."""
+        """`words`: behind `python`. `folder`: where it runs and finds modules, not here. `user`: number and groups of who it runs as."""
         self.args = words
         self.returncode: int | None = None
         self._told, its = socket.socketpair()
@@ -112,34 +113,42 @@ def run(words: list[str], given: str, timeout_s: float) -> tuple[int, str, str]:
     finally:
         for stream in (stdin, stdout, stderr):
             os.close(stream)
-    said: dict[int, bytes] = {}
-
-    def give() -> None:
-        left = given.encode()
-        try:
-            while left:
-                left = left[os.write(to_stdin, left) :]
-        except BrokenPipeError:
-            pass  # it ended without reading all
-        os.close(to_stdin)
-
-    def take(stream: int) -> None:
-        with open(stream, "rb") as pipe:
-            said[stream] = pipe.read()
-
-    threads = [threading.Thread(target=give, daemon=True)]
-    threads += [threading.Thread(target=take, args=(stream,), daemon=True) for stream in (from_stdout, from_stderr)]
-    for thread in threads:
-        thread.start()
+    given_bytes = threading.Thread(target=_give, args=(to_stdin, given.encode()), daemon=True)
+    given_bytes.start()
     try:
-        code = process.wait(timeout_s)
+        with open(from_stdout) as out, open(from_stderr) as error:
+            said, complained = rest_of(out, error, timeout=timeout_s)
+        return process.wait(timeout_s), said, complained
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(timeout_s)
         raise TimedOut(f"{words}: still running after {timeout_s} s") from None
+
+
+def _give(pipe: int, left: bytes) -> None:
+    try:
+        while left:
+            left = left[os.write(pipe, left) :]
+    except BrokenPipeError:
+        pass  # it ended without reading all
+    os.close(pipe)
+
+
+def rest_of(*pipes: TextIO, timeout: float) -> list[str]:
+    """All that comes out of pipes up to their ends. Raises subprocess.TimeoutExpired."""
+    found = [""] * len(pipes)
+
+    def take(number: int) -> None:
+        found[number] = pipes[number].read()
+
+    threads = [threading.Thread(target=take, args=(number,), daemon=True) for number in range(len(pipes))]
     for thread in threads:
-        thread.join(timeout_s)  # a process that it left may hold its streams
-    return code, said[from_stdout].decode(), said[from_stderr].decode()
+        thread.start()
+    for thread in threads:
+        thread.join(timeout)
+        if thread.is_alive():
+            raise subprocess.TimeoutExpired("reading what it prints", timeout)
+    return found
 
 
 def _started() -> socket.socket:
@@ -211,10 +220,30 @@ def _become(request: dict, streams: list[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    sys.path.insert(0, request["folder"])
     _show([sys.executable, *request["words"]])
     if request["user"] is not None:
         become(*request["user"])
     return request["words"]
+
+
+def _run(module: str) -> NoReturn:
+    """Run it, and end as Python does, but for taking all objects apart, which would copy each page that holds one."""
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _show(command: list[str]) -> None:
@@ -238,4 +267,4 @@ if __name__ == "__main__":
         arguments = serve(listening)
     if arguments is not None:
         _m, module, *sys.argv[1:] = arguments
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        _run(module)

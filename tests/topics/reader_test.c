@@ -920,20 +920,20 @@ static void without_memory(void) {
 int main(int argc, char **argv) {
     scratch_begin("reader_test", argc, argv);
     statuses();
-    large_records();
-    damage();
+    WITHOUT_THREADS(large_records());
+    WITHOUT_THREADS(damage());
     retention();
     times();
     keys_and_ids();
-    a_record_in_a_body();
-    a_damaged_index();
+    WITHOUT_THREADS(a_record_in_a_body());
+    WITHOUT_THREADS(a_damaged_index());
     waiting();
     waiting_for_several();
     no_change_is_missed();
     confirmed_is_seen_by_several();
     an_appender_that_laps();
     against_a_model();
-    without_memory();
+    WITHOUT_THREADS(without_memory());
     scratch_end();
     return 0;
 }
