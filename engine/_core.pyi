@@ -1644,6 +1644,12 @@ class TopicWatch:
 
     def close(self) -> None: ...
 
+def compacted_look(fd: int, node: bytes, topic: int, queue: int, /) -> dict[str, int]:
+    """What a file of the newest messages of a queue says of itself: first, end (offsets), made (milliseconds), bytes,
+    records, tombstones, oldest (since when the oldest of them that counts is one; 0: none counts). Raises OSError;
+    EUCLEAN: it is damaged, or another node's, topic's or queue's.
+    """
+
 class TopicReader:
     """Reads one topic, in one thread at a time. None: there is no such queue, in the regions that it has. An answer is
     (status, next offset, minimum, maximum, what was read, damage).
@@ -1659,8 +1665,10 @@ class TopicReader:
         consume_queue_entries: int,
         index_slots: int,
         index_entries: int,
+        newest_of: bytes | None = None,
     ) -> Self:
-        """`root`: a descriptor of the topics' folder, open as long as this reads."""
+        """`root`: a descriptor of the topics' folder, open as long as this reads. `newest_of`: the topic is compacted,
+        and this the node whose files of newest messages count."""
 
     @property
     def behind(self) -> bool:
@@ -1670,6 +1678,27 @@ class TopicReader:
         """Regions of the worker's present incarnation; held until close."""
 
     def close(self) -> None: ...
+    def compact(
+        self,
+        queue: int,
+        old: int,
+        start: int,
+        end: int,
+        synced: int,
+        keys_max: int,
+        now: int,
+        tombstone_ms: int,
+        bytes_per_s: int,
+        fd: int,
+        stop: Buffer,
+        /,
+    ) -> tuple[int, int, int, int]:
+        """A pass over a queue of a compacted topic: what is alive of the file `old` (-1: none) and of the log from
+        offset `start` to `end` into the empty file `fd` (topics/compact.h). (offset where it ended, bytes, messages,
+        messages that are not in it). Raises OSError; ECANCELED: the first byte of `stop` is not 0 any more; EUCLEAN:
+        damage, and where; ESTALE: what is read went meanwhile.
+        """
+
     def bounds(self, queue: int, /) -> tuple[int, int] | None: ...
     def delayed(self) -> int | None:
         """Messages of the topic that are to come later."""

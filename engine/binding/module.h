@@ -27,5 +27,6 @@ int wr_bind_memory(PyObject *module);       /* Memory */
 int wr_bind_topic_record(PyObject *module); /* Record */
 int wr_bind_topic_reader(PyObject *module); /* TopicReader */
 int wr_bind_topic_watch(PyObject *module);  /* TopicWatch */
+int wr_bind_compacted(PyObject *module);    /* binding/compacted_files.c: files of newest messages */
 int wr_bind_topic_check(PyObject *module);  /* binding/topic_check.c: topics' files, examined and made again */
 #endif

@@ -7,11 +7,14 @@
  * A call waits a moment for what was confirmed before it and is not shown yet. `behind` says afterwards that this was not enough, so that
  * who asked looks whether there is another worker by now, and asks again. */
 #include "binding/arguments.h"
+#include "binding/compacted_files.h"
 #include "binding/topic_columns.h"
 #include "binding/topic_record.h"
 #include "kernel/crc32.h"
 #include "topics/lookup.h"
+#include "topics/compact.h"
 #include "topics/message_id.h"
+#include "topics/newest.h"
 #include "topics/holds.h"
 #include "topics/read.h"
 #include "topics/retain.h"
@@ -27,20 +30,23 @@ typedef struct {
 /* ---- begin and end ---- */
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"root", "id", "name", "log_file_bytes", "ring_bytes", "consume_queue_entries", "index_slots", "index_entries", NULL};
+    static char *names[] = {"root", "id", "name", "log_file_bytes", "ring_bytes", "consume_queue_entries", "index_slots", "index_entries", "newest_of", NULL};
     int root;
     unsigned int id, entries, slots, index_entries;
     unsigned long long file_bytes, ring_bytes;
     const char *name;
-    Py_ssize_t name_n;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iIy#KKIII:TopicReader", names, &root, &id, &name, &name_n, &file_bytes, &ring_bytes,
-                                     &entries, &slots, &index_entries))
+    const char *node = NULL;
+    Py_ssize_t name_n, node_n = 16;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iIy#KKIII|z#:TopicReader", names, &root, &id, &name, &name_n, &file_bytes, &ring_bytes,
+                                     &entries, &slots, &index_entries, &node, &node_n))
         return NULL;
+    if (node && node_n != 16) return PyErr_Format(PyExc_ValueError, "newest_of: a node is 16 bytes");
     ReaderObject *self = (ReaderObject *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     const wr_topic_place place = {.root = root, .log_file_bytes = file_bytes, .ring_bytes = ring_bytes, .consume_queue_entries = entries,
                                   .index_slots = slots, .index_entries = index_entries};
     self->reader = name_n > UINT16_MAX ? NULL : wr_topic_reader_new(&place, id, name, (uint32_t)name_n);
+    if (self->reader && node) wr_newest_begin(self->reader, (const uint8_t *)node);
     if (self->reader) return (PyObject *)self;
     Py_DECREF(self);
     return PyErr_Format(PyExc_ValueError, "no topic's name, sizes that cannot be, or no memory");
@@ -512,6 +518,47 @@ static PyObject *reader_excess(ReaderObject *self, PyObject *const *args, Py_ssi
     return list;
 }
 
+/* ---- compaction ---- */
+
+/* compact(queue, old, from, end, synced, keys_max, now, tombstone_ms, bytes_per_s, fd, stop): (end, bytes, records, gone). Raises OSError; ECANCELED:
+ * the first byte of `stop` is not 0; EUCLEAN: damage, and where. */
+static PyObject *reader_compact(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    WR_ARGUMENTS(11, "queue, old, from, end, synced, keys_max, now, tombstone_ms, bytes_per_s, fd, stop");
+    wr_compact_job job = {.reader = self->reader, .io = &wr_commit_io_system};
+    const long old = PyLong_AsLong(args[1]);
+    uint64_t fd, *numbers_of[] = {&job.from, &job.end, &job.synced, &job.keys_max, &job.now, &job.tombstone_ms, &job.bytes_per_s, &fd};
+    if (PyErr_Occurred() || queue_of(args[0], &job.queue)) return NULL;
+    for (int i = 0; i < 8; i++)
+        if (number_of(args[i + 2], i == 7 ? 31 : 64, "a number", numbers_of[i])) return NULL;
+    if (!self->reader->compacted) return PyErr_Format(PyExc_ValueError, "the reader was made without newest_of");
+    Py_buffer stop;
+    if (PyObject_GetBuffer(args[10], &stop, PyBUF_WRITABLE) < 0) return NULL;
+    if (stop.len < (Py_ssize_t)sizeof(_Atomic bool) || enter(self)) {
+        PyBuffer_Release(&stop);
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "stop is a byte");
+    }
+    memcpy(job.node, self->reader->node, sizeof job.node);
+    job.fd = (int)fd;
+    job.stop = stop.buf;
+    wr_compact_result result;
+    int error = 0;
+    job.old = old < 0 ? NULL : wr_compacted_taken((int)old, self->reader->node, self->reader->id, job.queue);
+    const bool taken = old < 0 || job.old;
+    if (taken) {
+        Py_BEGIN_ALLOW_THREADS
+        error = wr_compact(&job, &result);
+        wr_compacted_close(job.old);
+        Py_END_ALLOW_THREADS
+    }
+    self->busy = false;
+    PyBuffer_Release(&stop);
+    if (!taken) return NULL;
+    if (error == EUCLEAN) return raise_errno(error, result.wrong);
+    if (error) return error == ENOMEM ? PyErr_NoMemory() : os_error(error);
+    return Py_BuildValue("(KKKK)", (unsigned long long)result.end, (unsigned long long)result.size, (unsigned long long)result.records_n,
+                         (unsigned long long)result.gone_n);
+}
+
 static PyObject *reader_closing(ReaderObject *self, PyObject *ignored) {
     (void)ignored;
     return PyLong_FromUnsignedLongLong(self->reader->rows ? wr_hold_closing(self->reader->rows) : 0);
@@ -567,6 +614,7 @@ static PyMethodDef reader_methods[] = {
     FAST("position_of", reader_position_of, "position_of(queue, offset): of the first message at an offset or behind it, or -1."),
     FAST("excess", reader_excess, "excess(queues, bytes): minima of the queues without their oldest messages, of so many bytes together."),
     {"closing", (PyCFunction)reader_closing, METH_NOARGS, "The position below which messages are about to be removed; 0: none are."},
+    FAST("compact", reader_compact, "compact(queue, old, from, end, …): a pass over a queue of a compacted topic."),
     FAST("begin", reader_begin, "begin(ring, rows): the regions of the worker's present incarnation."),
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Let go of regions and files; begin makes it read again."},
     {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (minimum, maximum), or None."},

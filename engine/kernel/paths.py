@@ -51,6 +51,11 @@ class TopicsFolder:
         return self.path / "index"
 
     @property
+    def compacted(self) -> Path:
+        """The newest messages of compacted topics: `<topic's id>/<queue>`."""
+        return self.path / "compacted"
+
+    @property
     def checkpoint(self) -> Path:
         """The file that says from where the log has to be walked."""
         return self.path / "checkpoint"
