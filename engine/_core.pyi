@@ -502,9 +502,11 @@ class TopicHandle:
         host: bytes,
         command_bytes: int,
         catalog: int,
+        compacted: bool = False,
         /,
     ) -> Self:
-        """`command_bytes`: in the log, of the records of one command, if there are several."""
+        """`command_bytes`: in the log, of the records of one command, if there are several. `compacted`: a message
+        without a key is refused."""
 
     @property
     def topic(self) -> int: ...
@@ -1040,8 +1042,9 @@ class TopicServer:
         first must stay open. `node`: whose log it is, `boot`: of the machine; 16 bytes each. Raises OSError."""
 
     def close(self) -> None: ...
-    def declare(self, id: int, name: bytes, queues: int, /) -> None:
-        """A topic comes. Raises OSError (EEXIST; EINVAL: no such name; ENOSPC: too many rows), MemoryError."""
+    def declare(self, id: int, name: bytes, queues: int, compacted: bool = False, /) -> None:
+        """A topic comes. `compacted`: who appends a message without a key is evicted.
+        Raises OSError (EEXIST; EINVAL: no such name; ENOSPC: too many rows), MemoryError."""
 
     def drop(self, id: int, /) -> None:
         """A topic goes, with all that is derived of it. Raises KeyError, MemoryError."""
@@ -1699,7 +1702,9 @@ class TopicReader:
         damage, and where; ESTALE: what is read went meanwhile.
         """
 
-    def bounds(self, queue: int, /) -> tuple[int, int] | None: ...
+    def bounds(self, queue: int, /) -> tuple[int, int, int] | None:
+        """(the first offset, behind the last, how many messages there are)."""
+
     def delayed(self) -> int | None:
         """Messages of the topic that are to come later."""
 

@@ -60,6 +60,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     topic_ring_bytes: int = 16 * MIB  #: newest part of the commit log that is kept in shared memory
     group_release_s: float = 10.0  #: how long a reader of a group may keep queues that it has to give back
     retention_check_s: float = 10.0  #: how often is looked which messages of topics go
+    compaction_dirty: float = (
+        0.5  #: a queue of a compacted topic is compacted when the log has so much of its file's bytes
+    )
+    compaction_keys: int = (
+        1_000_000  #: different keys of which one pass takes the newest messages: it has 64 bytes for each
+    )
+    compaction_tombstone_s: float = 86_400.0  #: how long readers can hear that a key of a compacted topic was deleted
+    compaction_bytes_per_s: int = 64 * MIB  #: how much a pass reads and writes in a second
     topics_disk_quick: float = 0.75  #: share of the disk in use above which files of the topics' log go without a pause
     topics_disk_forced: float = 0.85  #: above it the oldest messages of topics with a retention go before their time
     topics_disk_full: float = 0.9  #: above it nothing is appended to topics
@@ -119,6 +127,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "topic_ring_bytes": (64 * 1024, 4096 * MIB),
             "group_release_s": (0.1, 86400.0),
             "retention_check_s": (0.05, 86400.0),
+            "compaction_dirty": (0.01, 100.0),
+            "compaction_keys": (1, 1_000_000_000),
+            "compaction_tombstone_s": (0.0, 1e9),
+            "compaction_bytes_per_s": (4096, 1 << 40),
             "topics_disk_quick": (0.0, 1.0),
             "topics_disk_forced": (0.0, 1.0),
             "topics_disk_full": (0.001, 1.0),
@@ -188,6 +200,10 @@ class NodeSettings(TypedDict, total=False):
     topic_ring_bytes: int
     group_release_s: float
     retention_check_s: float
+    compaction_dirty: float
+    compaction_keys: int
+    compaction_tombstone_s: float
+    compaction_bytes_per_s: int
     topics_disk_quick: float
     topics_disk_forced: float
     topics_disk_full: float

@@ -137,7 +137,7 @@ static int look_at_all(batch *b, uint64_t now_ms) {
     item same = {.told_n = 0};
     if (!b->queues && wr_topic_queue(b->h, b->all[3], &queue, &chosen)) return -1;
     if (!b->born && b->all[4] != Py_None && number_of(b->all[4], 63, "born", &born_ms)) return -1;
-    if (told_once && (wr_told_pack(&told, b->all[0], b->all[1], b->all[2]) || wr_told_later(&told, b->later) || keep_told(b, &told, &same)))
+    if (told_once && (wr_told_pack(&told, b->all[0], b->all[1], b->all[2]) || wr_topic_keyed(b->h, told.keyed) || wr_told_later(&told, b->later) || keep_told(b, &told, &same)))
         return -1;
     bool keyed = !told_once && (b->keys || b->all[0] != Py_None);
     if (!chosen && !b->queues && !keyed) queue = told_once && told.keyed ? wr_told_queue(told.hash, b->h->queues_n) : wr_topic_turn(b->h);
@@ -148,7 +148,7 @@ static int look_at_all(batch *b, uint64_t now_ms) {
         to->born_ms = born_ms;
         if (!told_once && (wr_told_pack(&told, b->keys ? PyTuple_GET_ITEM(b->keys, i) : b->all[0], b->tags ? PyTuple_GET_ITEM(b->tags, i) : b->all[1],
                                         b->properties ? PyTuple_GET_ITEM(b->properties, i) : b->all[2]) ||
-                           wr_told_later(&told, b->later) || keep_told(b, &told, to)))
+                           wr_topic_keyed(b->h, told.keyed) || wr_told_later(&told, b->later) || keep_told(b, &told, to)))
             return wrong(b, i);
         bool own = chosen;
         if (b->queues && wr_topic_queue(b->h, PyTuple_GET_ITEM(b->queues, i), &to->queue, &own)) return wrong(b, i);

@@ -66,6 +66,11 @@ done:
     return value;
 }
 
+int wr_topic_keyed(const TopicHandleObject *h, bool keyed) {
+    if (keyed || !h->compacted) return 0;
+    return wr_raise("UsageError", "topic %R is compacted, which keeps the newest message of each key: give each message a key", h->name ? h->name : Py_None);
+}
+
 int wr_topic_queue(const TopicHandleObject *h, PyObject *queue, uint32_t *to, bool *given) {
     *given = queue != Py_None;
     if (!*given) return 0;

@@ -5,16 +5,17 @@
 #include "binding/arguments.h"
 #include "binding/told.h"
 
-/* TopicHandle(client, server, topic, name length, queues, host, command bytes, catalog version) */
+/* TopicHandle(client, server, topic, name length, queues, host, command bytes, catalog version, whether it is compacted) */
 static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *client;
     unsigned int server, topic, name_length, queues_n, most;
     const char *host;
     Py_ssize_t host_n;
     unsigned long long catalog;
+    int compacted = 0;
     if (keywords && PyDict_GET_SIZE(keywords)) return PyErr_Format(PyExc_TypeError, "no keywords");
-    if (!PyArg_ParseTuple(args, "O!IIIIy#IK", wr_module.client_type, &client, &server, &topic, &name_length, &queues_n, &host, &host_n, &most,
-                          &catalog))
+    if (!PyArg_ParseTuple(args, "O!IIIIy#IK|p", wr_module.client_type, &client, &server, &topic, &name_length, &queues_n, &host, &host_n, &most,
+                          &catalog, &compacted))
         return NULL;
     ClientObject *c = (ClientObject *)client;
     if (wr_enter(c)) return NULL;
@@ -30,6 +31,7 @@ static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     h->name_length = name_length;
     h->command_bytes = most;
     h->catalog = catalog;
+    h->compacted = compacted;
     h->turn = (c->a.port.slot + c->topics_n++) % queues_n; /* clients, and objects of one, do not all begin with the same queue */
     memcpy(h->host, host, sizeof h->host);
     h->record_bytes_max = UINT64_MAX;
@@ -58,7 +60,7 @@ static PyObject *append_one(PyObject *op, PyObject *const *args, Py_ssize_t give
     WR_ARGUMENTS(10, "body, key, tag, properties, queue, born, later, level, timeout, wait");
     if (args[5] != Py_None && number_of(args[5], 63, "born", &born_ms)) return NULL;
     how.kind = half ? WR_APPEND_HALF : args[6] != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW;
-    if (wr_topic_current(h) || wr_told_pack(&told, args[1], args[2], args[3]) || wr_told_later(&told, args[6]) || wr_topic_queue(h, args[4], &queue, &chosen) ||
+    if (wr_topic_current(h) || wr_told_pack(&told, args[1], args[2], args[3]) || wr_topic_keyed(h, told.keyed) || wr_told_later(&told, args[6]) || wr_topic_queue(h, args[4], &queue, &chosen) ||
         wr_body_take(c, args[0], told.n, &body))
         return NULL;
     if (!wr_topic_record_size(h, told.n, (uint64_t)body.length, how.kind, h->queues_n - 1) || wr_topic_ready(h, args[7], args[8], args[9], &how)) {

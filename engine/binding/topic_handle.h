@@ -15,6 +15,7 @@ typedef struct {
     uint64_t record_bytes_max; /* the log takes no larger record … */
     PyObject *record_limit;    /* … because of this setting, in words, and what to do; NULL: it was not told */
     uint8_t host[WR_HOST_V4_SIZE];
+    bool compacted;            /* each message needs a key */
 } TopicHandleObject;
 
 /* How an append is made, and waits. */
@@ -34,6 +35,8 @@ int wr_topic_send(TopicHandleObject *h, uint32_t queue, uint64_t born_ms, const 
                   wr_append_how *how, bool first);
 /* The end of a call: a Confirm, or when it is confirmed what it appended. Takes `appended` over. */
 PyObject *wr_topic_confirmed(TopicHandleObject *h, wr_appended *appended, const wr_append_how *how);
+/* Has it the key that it needs? 0, -1. */
+int wr_topic_keyed(const TopicHandleObject *h, bool keyed);
 /* The queue that an argument names, 0 … queues - 1; None: false. */
 int wr_topic_queue(const TopicHandleObject *h, PyObject *queue, uint32_t *to, bool *given);
 /* Bytes of its record in the log, for that queue; 0 with an exception. */

@@ -118,13 +118,15 @@ static PyObject *failed_with(int error) {
 static PyObject *reader_bounds(ReaderObject *self, PyObject *object) {
     uint32_t queue;
     wr_topic_bounds b;
+    uint64_t messages;
     if (queue_of(object, &queue) || enter(self)) return NULL;
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = wr_topic_reader_all(self->reader, queue, &b);
+    error = wr_newest_bounds(self->reader, queue, &b, &messages);
     Py_END_ALLOW_THREADS
     self->busy = false;
-    return error ? failed_with(error) : Py_BuildValue("(KK)", (unsigned long long)b.minimum, (unsigned long long)b.maximum);
+    if (error) return failed_with(error);
+    return Py_BuildValue("(KKK)", (unsigned long long)b.minimum, (unsigned long long)b.maximum, (unsigned long long)messages);
 }
 
 /* delayed(): messages of the topic that are to come later, or None. */
@@ -617,7 +619,7 @@ static PyMethodDef reader_methods[] = {
     FAST("compact", reader_compact, "compact(queue, old, from, end, …): a pass over a queue of a compacted topic."),
     FAST("begin", reader_begin, "begin(ring, rows): the regions of the worker's present incarnation."),
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Let go of regions and files; begin makes it read again."},
-    {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (minimum, maximum), or None."},
+    {"bounds", (PyCFunction)reader_bounds, METH_O, "bounds(queue): (first offset, behind the last, messages), or None."},
     {"delayed", (PyCFunction)reader_delayed, METH_NOARGS, "delayed(): messages that are to come later, or None."},
     FAST("wait", reader_wait, "wait(queue, seen, seconds): whether the maximum is above `seen`, or None."),
     FAST("wait_any", reader_wait_any, "wait_any(queues, seen, row, stamp, seconds): which of them has changed, -1, -2 or None."),

@@ -128,12 +128,14 @@ static PyObject *server_declare(PyObject *self, PyObject *args) {
     unsigned int id, queues_n;
     const char *name;
     Py_ssize_t n;
-    if (!PyArg_ParseTuple(args, "Iy#I", &id, &name, &n, &queues_n)) return NULL;
+    int compacted = 0;
+    if (!PyArg_ParseTuple(args, "Iy#I|p", &id, &name, &n, &queues_n, &compacted)) return NULL;
     wr_topic_worker *w = worker_of(self);
     if (!w) return NULL;
     int error = n > 255 ? EINVAL : wr_topic_worker_declare(w, id, name, (uint32_t)n, queues_n);
     if (error == ENOMEM) return PyErr_NoMemory();
     if (error) return os_error(error);
+    wr_topic_find(&w->s, id)->compacted = compacted;
     Py_RETURN_NONE;
 }
 

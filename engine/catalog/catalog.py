@@ -674,7 +674,7 @@ class Catalog:
         as_it_is: bool = False,
     ) -> TopicDeclaration:
         """Declare a topic, or find the same one (`as_it_is`: the one of that name, however it was declared). `queues`
-        None: 4, or as many as it has; retention None: none, or what it has.
+        None: 4, or as many as it has; retention None: none, or what it has; compacted False: as it is.
 
         Raises InvalidName, UsageError (a number out of bounds), DeclarationMismatch, LimitError.
         """
@@ -685,6 +685,7 @@ class Catalog:
         if found is not None:
             retention_s = found.retention_s if retention_s is None else retention_s
             retention_bytes = found.retention_bytes if retention_bytes is None else retention_bytes
+            compacted = compacted or found.compacted
         wanted = topics.checked(id, name, has if queues is None else queues, retention_s, retention_bytes, compacted)
         if found is not None:
             if found != wanted:
@@ -694,6 +695,7 @@ class Catalog:
                     f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {advice}"
                 )
             return found
+        topics.check_compacted(wanted)
         return self._add_topic(wanted)
 
     def _add_topic(self, wanted: TopicDeclaration) -> TopicDeclaration:
@@ -736,6 +738,7 @@ class Catalog:
         """
         found = self.topic(name)
         age, size = topics.checked_retention(name, retention_s, retention_bytes)
+        topics.check_compacted(msgspec.structs.replace(found, retention_s=age, retention_bytes=size))
         changed = False
         for of in (found, *self._group_topics(name)):
             wanted = msgspec.structs.replace(of, retention_s=age, retention_bytes=size)
@@ -780,6 +783,8 @@ class Catalog:
         )
         found = self._topic_bound(wanted)
         if found is None:
+            if self.topics[topic].compacted and not wanted.key:
+                raise UsageError(f"topic {topic!r} is compacted: each of its messages needs a key: say what becomes it")
             self._put_topic_binding(wanted)
             self.version += 1
             return wanted

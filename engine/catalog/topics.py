@@ -55,6 +55,15 @@ def checked_retention(
     )
 
 
+def check_compacted(topic: TopicDeclaration) -> None:
+    """Raises UsageError when a topic is compacted and has a retention."""
+    if topic.compacted and (topic.retention_s is not None or topic.retention_bytes is not None):
+        raise UsageError(
+            f"topic {topic.name!r}: a compacted topic keeps the newest message of each key, and has no retention: "
+            "leave out retention_s and retention_bytes, or compacted"
+        )
+
+
 def of_group(of: TopicDeclaration, id: int, name: str, queues_max: int) -> TopicDeclaration:
     """A topic that belongs to a group of readers of another one: it keeps its messages as long as that."""
     return TopicDeclaration(id, name, min(of.queues, queues_max), of.retention_s, of.retention_bytes)

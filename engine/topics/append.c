@@ -1,10 +1,12 @@
 /* Records into the log. Declared in topics/append.h. */
 #include "topics/append.h"
+#include "kernel/racy.h"
 #include "topics/control.h"
 #include "topics/halves.h"
 #include "topics/intake.h"
 #include "topics/later.h"
 #include "topics/links.h"
+#include "topics/properties.h"
 #include "topics/retried.h"
 #include "topics/table.h"
 
@@ -41,6 +43,19 @@ static inline bool is_awaited(const wr_topic_queue *queue) {
     return queue->wake && atomic_load_explicit(&queue->wake->waiters, memory_order_relaxed);
 }
 
+/* Does each of them have a key? As far as one look can say: what its producer changes afterwards stays in the log, as it is. */
+static bool have_keys(const wr_append_lengths *of, const uint8_t *data) {
+    static _Thread_local uint8_t properties[WR_PROPERTIES_BYTES_MAX];
+    for (uint32_t i = 0; i < of->n; i++) {
+        wr_known_properties known;
+        wr_copy_racy(properties, data, of->parts[i].properties_length);
+        wr_properties_known(properties, of->parts[i].properties_length, &known);
+        if (!known.keys.n) return false;
+        data += (uint64_t)of->parts[i].properties_length + of->skip + of->parts[i].body_length;
+    }
+    return true;
+}
+
 static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_command *c, wr_command *record) {
     wr_topic *topic = wr_topic_find(s, c->queue);
     if (!topic && l->checked != l->next + 1) {
@@ -48,12 +63,16 @@ static wr_topic_outcome append(wr_topic_server *s, wr_topic_link *l, const wr_co
         return WR_TOPIC_WAIT;
     }
     if (!topic || c->row >= topic->queues_n) return wr_append_answer(s, l, record, WR_RESULT_NO); /* deleted meanwhile, or never there */
-    if (c->flags & WR_FLAG_LATER) return wr_later_append(s, l, c, record, topic);
-    if (c->flags & WR_FLAG_HALF) return wr_half_append(s, l, c, record, topic);
     const uint8_t *blob = wr_view_blob(&l->view, c->body, c->length), *data;
     static _Thread_local wr_append_lengths of;
     wr_topic_outcome outcome;
-    if (!blob || !wr_append_measure(c, topic->name_length, 0, blob, &of, &data)) return wr_append_evict(s, l, WR_EVICTED_BLOB);
+    const bool other = c->flags & (WR_FLAG_LATER | WR_FLAG_HALF);
+    if (!other || topic->compacted) {
+        if (!blob || !wr_append_measure(c, topic->name_length, 0, blob, &of, &data)) return wr_append_evict(s, l, WR_EVICTED_BLOB);
+        if (topic->compacted && !have_keys(&of, data)) return wr_append_evict(s, l, WR_EVICTED_BLOB); /* its library refuses it */
+    }
+    if (c->flags & WR_FLAG_LATER) return wr_later_append(s, l, c, record, topic);
+    if (other) return wr_half_append(s, l, c, record, topic);
     uint64_t position, offset = topic->queues[c->row].next;
     uint8_t *to = wr_append_reserve(s, l, record, of.bytes, &position, &outcome);
     if (!to) return outcome;

@@ -26,7 +26,8 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
 from warren.engine.topics.log_files import RESTORE, named
-from warren.engine.topics.service import boot_bytes, node_bytes
+from warren.engine.topics.names import node_bytes
+from warren.engine.topics.service import boot_bytes
 
 #: (id, name, queues) of a topic of the catalog
 Declared = tuple[int, bytes, int]

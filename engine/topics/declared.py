@@ -29,6 +29,8 @@ class Declaration(Protocol):
     def retention_s(self) -> float | None: ...
     @property
     def retention_bytes(self) -> int | None: ...
+    @property
+    def compacted(self) -> bool: ...
 
 
 class Changes(NamedTuple):
@@ -129,7 +131,7 @@ class DeclaredTopics:
     def _take_up(self, item: Declaration) -> None:
         before = self._declared.get(item.id)
         if before is None:
-            self.server.declare(item.id, item.name.encode(), item.queues)
+            self.server.declare(item.id, item.name.encode(), item.queues, item.compacted)
         self._declared[item.id] = item
         if before is not None and before != item:
             self.changed()

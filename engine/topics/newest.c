@@ -177,3 +177,15 @@ wr_message_kind wr_newest_count(wr_topic_reader *r, uint32_t queue, uint64_t min
     if (*first > minimum) *first = minimum;
     return WR_MESSAGE_THERE;
 }
+
+int wr_newest_bounds(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *b, uint64_t *messages) {
+    uint64_t first = 0, n = 0;
+    int error = wr_topic_reader_all(r, queue, b);
+    if (error) return error;
+    *messages = b->maximum - b->minimum;
+    if (!r->compacted || !b->minimum) return 0;
+    if (wr_newest_count(r, queue, b->minimum, &first, &n, &error) == WR_MESSAGE_ERROR) return error;
+    b->minimum = first;
+    *messages += n;
+    return 0;
+}

@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from logging import INFO, WARNING
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
@@ -38,13 +37,11 @@ from warren.engine.topics.declared import Declaration
 from warren.engine.topics.formats import BOUNDS_TOPIC
 from warren.engine.topics.retention_clock import RetentionClock
 from warren.engine.topics.retention_rules import Row, Rules
+from warren.engine.topics.serving_calls import LOOK_S, ServingCalls, Stopped
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 
-T = TypeVar("T")
-
 PACE_S = 0.25  #: between two files of the log, while the disk has room
-LOOK_S = 0.02  #: between two looks whether something was done
 CLEARS = 0.02  #: the alarm ends when so much less of the disk is in use
 
 
@@ -81,10 +78,6 @@ class Policy:
     disk: Callable[[str], tuple[int, int]] | None = None  #: (bytes in use, bytes in all) of the file system of a path
 
 
-class _Stopped(Exception):
-    """The worker ends."""
-
-
 def disk_use(path: str) -> tuple[int, int]:
     """(bytes in use, those and what this user may still write), as df has them; (0, 1) of one that does not say."""
     found = os.statvfs(path)
@@ -108,12 +101,13 @@ class Retention:
     ) -> None:
         """`index`: of the server; `topics`: those that are served."""
         self._server, self._superblock, self._index = server, superblock, index
-        self._place, self._policy, self._topics = place, policy, topics
+        self.place, self.policy, self._topics = place, policy, topics
         self._say, self._reached = say, reached
         self._disk = policy.disk or disk_use
         self._first = 0  # where the log's first file begins
-        self._calls: deque[_Call] = deque()
         self._stop = threading.Event()
+        self._calls = ServingCalls(server.kick, self._stop)
+        self._on_loop = self._calls.ask
         self._wake = threading.Event()
         self._full = False
         self._stuck = ""  # why nothing went, though the disk asks for it
@@ -129,6 +123,8 @@ class Retention:
         #: X → append what of X the log below a position alone has; where that ends, 0: nowhere (on the serving thread).
         #: None: there is no room in the log now
         self.carried: dict[str, Callable[[int], int | None]] = {}
+        #: (topic, queue) → the offset below which another file has what is alive of a compacted topic
+        self.compacted: Mapping[tuple[int, int], int] = {}
         self.thread = threading.Thread(target=self._run, name="warren-retain", daemon=True)
 
     # -- the serving thread -------------------------------------------------------------------------------------
@@ -136,6 +132,16 @@ class Retention:
     def begin(self, first: int) -> None:
         """The server has begun, with a log whose first file begins here."""
         self._first = first
+
+    @property
+    def first(self) -> int:
+        """Where the log's first file begins."""
+        return self._first
+
+    def share(self) -> float:
+        """How much of the disk is in use, of what may be."""
+        used, total = self._disk(str(self.place.folder.path))
+        return used / total
 
     def wake(self) -> None:
         """Look now."""
@@ -145,13 +151,12 @@ class Retention:
         """Do what the thread asks for."""
         if self.crash is not None:
             raise self.crash
-        while self._calls:
-            self._calls.popleft().run()
+        self._calls.take()
 
     def on_timer(self) -> None:
         """Some times a second: the alarm of a disk that is too full."""
-        used, total = self._disk(str(self._place.folder.path))
-        share, marks = used / total, self._policy.marks
+        used, total = self._disk(str(self.place.folder.path))
+        share, marks = used / total, self.policy.marks
         full = share >= marks.full - (CLEARS if self._full else 0)
         self._superblock.set("topics_disk_used", used)
         self._superblock.set("topics_disk_total", total)
@@ -167,8 +172,7 @@ class Retention:
         self._wake.set()
         if self.thread.ident is not None:
             self.thread.join()
-        while self._calls:
-            self._calls.popleft().refuse()
+        self._calls.refuse()
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
@@ -176,14 +180,14 @@ class Retention:
         again = False
         while True:
             if not again:
-                self._wake.wait(self._policy.check_s)  # also before the first look: a start has other things to do
+                self._wake.wait(self.policy.check_s)  # also before the first look: a start has other things to do
                 self._wake.clear()
             if self._stop.is_set():
                 return
             try:
                 again = self.look()
                 self._refused = ""
-            except _Stopped:
+            except Stopped:
                 return
             except (StoreError, OSError, MemoryError) as error:
                 again = False
@@ -196,29 +200,15 @@ class Retention:
                 return
             self.looks_n += 1
 
-    def _on_loop(self, call: Callable[[], T]) -> T:
-        """What the serving thread says. Raises _Stopped, and what it raises."""
-        asked = _Call(call)
-        self._calls.append(asked)
-        self._server.kick()
-        while not asked.done.wait(LOOK_S):
-            if self._stop.is_set():
-                raise _Stopped
-        return cast("T", asked.answer())
-
     def _until(self, done: Callable[[dict[str, Any]], bool]) -> None:
         """Wait until counters of the server say something."""
         while not done(self._on_loop(self._server.counters)):
             if self._stop.wait(LOOK_S):
-                raise _Stopped
-
-    def _share(self) -> float:
-        used, total = self._disk(str(self._place.folder.path))
-        return used / total
+                raise Stopped
 
     def look(self) -> bool:
         """Raise minima and remove files, as far as that is due; whether to look again at once."""
-        share = self._share()
+        share = self.share()
         topics = {topic.id: topic for topic in self._topics()}
         self._due = {key: known for key, known in self._due.items() if key[0] in topics}
         self._raise(topics, share)
@@ -226,30 +216,39 @@ class Retention:
         self._remove(share)
         self._tell_raised()
         self._tell_clean()
-        return self._first > before and self._share() >= self._policy.marks.forced
+        return self._first > before and self.share() >= self.policy.marks.forced
 
     # -- minima -------------------------------------------------------------------------------------------------
 
     def _raise(self, topics: dict[int, Declaration], share: float) -> None:
-        rows = retention_rules.rows_of(self._place.rows)
+        rows = retention_rules.rows_of(self.place.rows)
         forced = self._forced_to(topics, rows, share)
-        now_ms = self._policy.clock.now_ms()
-        with Rules(self._place) as rules:
+        now_ms = self.policy.clock.now_ms()
+        with Rules(self.place) as rules:
             wanted: dict[int, list[int]] = {}
             for topic in topics.values():
                 of_topic = rows.get(topic.id, [])
-                if len(of_topic) != topic.queues or not retention_rules.is_limited(topic):
+                if len(of_topic) != topic.queues:
                     continue
-                self._check_stop()
-                minima = rules.minima(topic, of_topic, now_ms, forced, self._due)
+                if topic.compacted:
+                    minima = self._compacted_to(topic, of_topic)
+                elif retention_rules.is_limited(topic):
+                    self._check_stop()
+                    minima = rules.minima(topic, of_topic, now_ms, forced, self._due)
+                else:
+                    continue
                 if any(new > row.minimum for new, row in zip(minima, of_topic, strict=True)):
                     wanted[topic.id] = minima
             if wanted:
                 self._close_and_raise(rules, topics, rows, wanted)
 
+    def _compacted_to(self, topic: Declaration, rows: Sequence[Row]) -> list[int]:
+        ends = (self.compacted.get((topic.id, queue), 0) for queue in range(len(rows)))
+        return [max(row.minimum, min(end, row.maximum)) for row, end in zip(rows, ends, strict=True)]
+
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise _Stopped
+            raise Stopped
 
     def _close_and_raise(
         self,
@@ -259,7 +258,7 @@ class Retention:
         wanted: dict[int, list[int]],
     ) -> None:
         """Nobody takes a hold of what goes from here on; who has one keeps it."""
-        place, buffer = self._place, self._superblock.buffer
+        place, buffer = self.place, self._superblock.buffer
         behind = max(rules.behind(topics[id], rows[id], minima) for id, minima in wanted.items())
         try:
             found = _core.topic_close(place.rows, buffer, behind)
@@ -286,10 +285,10 @@ class Retention:
         """The position of the log below which messages go before their time; 0: none do. A file at a time, and only
         where that frees it.
         """
-        if share < self._policy.marks.forced:
+        if share < self.policy.marks.forced:
             self._stuck = ""
             return 0
-        to = self._first + self._place.log_file_bytes
+        to = self._first + self.place.log_file_bytes
         if to > self._on_loop(self._server.counters)["saved_position"] - 1:  # in the file in which the log ends
             return 0
         why = self._keeps(topics, rows, to)
@@ -302,11 +301,11 @@ class Retention:
         """What keeps the log's files below a position, though messages in them might go before their time."""
         for id, of_topic in rows.items():
             topic = topics.get(id)
-            limited = topic is not None and retention_rules.is_limited(topic)
+            limited = topic is not None and (topic.compacted or retention_rules.is_limited(topic))
             if not limited and any(row.first < position for row in of_topic):
                 name = repr(topic.name) if topic is not None else f"with id {id}"
                 return f"topic {name} has messages there, and no retention: give it one, or delete it"
-        found = _core.topic_close(self._place.rows, self._superblock.buffer, 0)
+        found = _core.topic_close(self.place.rows, self._superblock.buffer, 0)
         if found is not None and found[0] < position and not self._full:
             view = self._superblock.slot(found[1])
             return f"client {view.name!r} (pid {view.pid}) holds messages there"
@@ -315,9 +314,9 @@ class Retention:
     # -- files --------------------------------------------------------------------------------------------------
 
     def _remove(self, share: float) -> None:
-        file_bytes = self._place.log_file_bytes
+        file_bytes = self.place.log_file_bytes
         counters = self._on_loop(self._server.counters)  # before the rows: what is below its position is in them
-        rows = retention_rules.rows_of(self._place.rows)
+        rows = retention_rules.rows_of(self.place.rows)
         found = [row.first for of_topic in rows.values() for row in of_topic]
         least = min([*found, max(0, counters["saved_position"] - 1)])
         end = least // file_bytes * file_bytes
@@ -333,8 +332,8 @@ class Retention:
         self._untold.clear()
         for base in range(self._first, end, file_bytes):
             self._unlink(base)
-            if share < self._policy.marks.quick and self._stop.wait(PACE_S):
-                raise _Stopped
+            if share < self.policy.marks.quick and self._stop.wait(PACE_S):
+                raise Stopped
         self._say(f"retention removed files of the log up to position {end:,}", INFO)
 
     @staticmethod
@@ -350,7 +349,7 @@ class Retention:
         """Say in the log which minima rose, though no file went: the checkpoint is a cache, and may be lost."""
         if not self._untold:
             return
-        rows = retention_rules.rows_of(self._place.rows)
+        rows = retention_rules.rows_of(self.place.rows)
         end = 0
         for body in bounds.encode(self._first, self._bounds(rows, lambda key, _row: key in self._untold)):
             at = self._on_loop(partial(self._append, body))
@@ -370,7 +369,7 @@ class Retention:
         for step in pending:
             while (at := self._on_loop(step)) is None:  # the log has no room now
                 if self._stop.wait(LOOK_S):
-                    raise _Stopped
+                    raise Stopped
             end = max(end, at)
         self._until(lambda counters: counters["synced"] >= end)
         ticket = self._on_loop(lambda: self._server.retain_log(first))
@@ -382,12 +381,12 @@ class Retention:
         return end
 
     def _unlink(self, base: int) -> None:
-        path = log_files.path_of(self._place.folder, base)
+        path = log_files.path_of(self.place.folder, base)
         with atomic_file.file_explained(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
             self._reached("retain.removed")
-            segment.sync_directory(self._place.folder.log)
-        self._first = base + self._place.log_file_bytes
+            segment.sync_directory(self.place.folder.log)
+        self._first = base + self.place.log_file_bytes
 
     def _tell_clean(self) -> None:
         number = self._on_loop(self._server.counters)["clean_error"]
@@ -395,29 +394,3 @@ class Retention:
             what = "files of consume queues or key index that nobody needs could not be removed"
             self._say(f"{what} ({os.strerror(number)}): they take space", WARNING)
         self._clean_error = number
-
-
-class _Call:
-    """What one thread wants done on another."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._answer: Any = None
-        self._error: BaseException | None = None
-        self.done = threading.Event()
-
-    def run(self) -> None:
-        try:
-            self._answer = self._call()
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
-            self._error = error
-        self.done.set()
-
-    def refuse(self) -> None:
-        self._error = _Stopped()
-        self.done.set()
-
-    def answer(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._answer

@@ -8,6 +8,7 @@ a machine that booted without its time has got it.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -25,11 +26,16 @@ class RetentionClock:
 
     def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = boot_time) -> None:
         self._wall, self._passed = wall, passed
+        self._lock = threading.Lock()
         self._ahead = wall() - passed()  # of the wall clock before what is counted, as it is believed
         self._step_at: float | None = None  # when a step forward was seen first
 
     def now_ms(self) -> int:
-        """The time that is believed."""
+        """The time that is believed. Any thread."""
+        with self._lock:
+            return self._now_ms()
+
+    def _now_ms(self) -> int:
         passed = self._passed()
         ahead = self._wall() - passed
         if ahead < self._ahead + STEP_S:

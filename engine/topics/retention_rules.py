@@ -65,6 +65,18 @@ def rows_of(region: Any) -> dict[int, list[Row]]:
     return {id: [of_topic[queue] for queue in sorted(of_topic)] for id, of_topic in found.items()}
 
 
+def reader_of(place: Place, root: int, topic: Declaration, newest_of: bytes | None = None) -> _core.TopicReader:
+    """A reader of the log, below the minimum only what lies there still. `root`: a descriptor of the topics' folder;
+    `newest_of`: the node whose files of newest messages it takes.
+    """
+    sizes = place.consume_queue_entries, place.index_slots, place.index_entries
+    reader = _core.TopicReader(
+        root, topic.id, topic.name.encode(), place.log_file_bytes, place.ring_bytes, *sizes, newest_of
+    )
+    reader.begin(place.ring, place.rows)
+    return reader
+
+
 class Rules:
     """Asks for one look of retention; a context, which has files open."""
 
@@ -89,12 +101,7 @@ class Rules:
         if self._reader is not None and self._reader[0] == topic.id:
             return self._reader[1]
         self._drop()
-        place = self._place
-        sizes = place.consume_queue_entries, place.index_slots, place.index_entries
-        reader = _core.TopicReader(
-            self._root, topic.id, topic.name.encode(), place.log_file_bytes, place.ring_bytes, *sizes
-        )
-        reader.begin(place.ring, place.rows)
+        reader = reader_of(self._place, self._root, topic)
         self._reader = topic.id, reader
         return reader
 

@@ -6,6 +6,7 @@ dispatcher have threads of their own, and a helper makes the log's next file.
     declared.py    the topics of the catalog
     keeper.py      groups of readers
     retention.py   what goes, by age, size and disk
+    compaction.py  what stays of compacted topics
     later.py       messages that come later
     halves.py      half messages
     log_files.py   the log's files
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import threading
 import time
 import uuid
@@ -37,11 +37,13 @@ from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted, silent
 from warren.engine.topics import control, log_files
+from warren.engine.topics.compaction import Compaction, Rates
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
 from warren.engine.topics.halves import Halves
 from warren.engine.topics.keeper import Keeper, Log
 from warren.engine.topics.later import Later
+from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Place, Policy, Retention
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS
@@ -54,11 +56,6 @@ EPOCH_SHIFT = 32  #: of the node's epoch in that of a commit: it is never lower 
 AGAIN = "`warren check --repair`, when the node is down, makes consume queues and key index again from the log"
 #: what the dispatcher waits out
 MEMORY = (errno.ENOMEM,)
-
-
-def node_bytes(node_id: int) -> bytes:
-    """Whose log it is, as its commits say it."""
-    return struct.pack("<QQ", node_id, 0)
 
 
 def boot_bytes() -> bytes:
@@ -81,6 +78,7 @@ class Options:
     reached: Callable[[str], None] = lambda _point: None
     say: Say = silent
     policy: Policy = field(default_factory=Policy)
+    rates: Rates = field(default_factory=Rates)
 
     @property
     def folder(self) -> TopicsFolder:
@@ -145,6 +143,8 @@ class TopicService:
         self.retention.needed["groups of readers"] = self.groups.needed
         self.retention.carried["groups of readers"] = self.groups.carry
         self.topics.changed = self.retention.wake
+        node = node_bytes(o.superblock.node_id)
+        self.compaction = Compaction(server, self.retention, node, o.rates, self.topics.all, o.say, o.reached)
         for kept in self.kept:
             self.retention.needed[kept.WHAT] = kept.needed
         self._timer_at = 0.0
@@ -230,6 +230,7 @@ class TopicService:
         self.server.serve(epoch)
         for thread in (self._committer, self._dispatcher, self._files.maker, self.retention.thread):
             thread.start()
+        self.compaction.thread.start()
         self.groups.snapshot.writer.start()
         for kept in self.kept:
             kept.snapshot.writer.start()
@@ -254,6 +255,7 @@ class TopicService:
             self._files.take()
             self.groups.take()
             self.retention.take()
+            self.compaction.take()
             for kept in self.kept:
                 kept.take()
         if events & _core.TOPIC_EVENT_NEED_FILE:
@@ -288,6 +290,7 @@ class TopicService:
         self.topics.on_timer()
         self.groups.on_timer(now)
         self.retention.take()
+        self.compaction.take()
         self.retention.on_timer()
         for kept in self.kept:
             kept.on_timer(now)
@@ -343,6 +346,7 @@ class TopicService:
         server = self.server
         server.pending(_core.TOPIC_EVENT_STOP, True)
         server.later_hold()
+        self.compaction.end()
         self.retention.end()
         deadline = time.monotonic() + timeout_s
         while not self.turn(1_000_000, False) & _core.TOPIC_EVENT_TIMER and time.monotonic() < deadline:
@@ -357,6 +361,7 @@ class TopicService:
 
     def release(self) -> None:
         """Stop the threads, close the server and the clients' regions. What is done of the log is dispatched first."""
+        self.compaction.end()
         self.retention.end()
         self.server.stop_log()
         self._join(self._committer)

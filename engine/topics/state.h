@@ -40,6 +40,7 @@ typedef struct {
     wr_topic_queue *queues;
     uint64_t delayed_n; /* of its messages, how many are to come later */
     uint64_t halves_n;  /* of its half messages, how many are pending */
+    bool compacted;     /* each message has a key */
 } wr_topic;
 
 /* A link with a request that is not answered stands still (topics/control.h). */

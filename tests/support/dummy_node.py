@@ -36,14 +36,16 @@ class Node:
         command = ["-m", "support.dummy_servers", str(directory), *words]
         output, to_output = os.pipe()
         complaints, to_complaints = os.pipe()
-        self.pipes = open(output), open(complaints)
+        self.pipes = open(output), open(complaints)  # noqa: SIM115 - closed by the fixture
         self.process: subprocess.Popen[bytes] | warm.Forked
         with open(os.devnull, "rb") as nothing, open(to_output, "wb") as out, open(to_complaints, "wb") as error:
             if environment or group or not warm.same_environment():
                 self.process = subprocess.Popen(
                     [sys.executable, *command],
                     cwd=TESTS,
-                    env=os.environ | {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"} | (environment or {}),
+                    env=os.environ
+                    | {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"}
+                    | (environment or {}),
                     stdin=nothing,
                     stdout=out,
                     stderr=error,

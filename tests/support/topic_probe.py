@@ -17,8 +17,9 @@ from warren.engine import _core
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics.declared import Changes, Declaration
+from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Place, Policy
-from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, node_bytes
+from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes
 from warren.ipc import layout
 from warren.ipc.layout import COMMAND, CONSTANTS
 

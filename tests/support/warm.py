@@ -45,7 +45,9 @@ class Forked:
         folder: str = "",
         user: tuple[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`words`: behind `python`. `folder`: where it runs and finds modules, not here. `user`: number and groups of who it runs as."""
+        """`words`: behind `python`. `folder`: where it runs and finds modules, not here. `user`: number and groups of
+        who it runs as.
+        """
         self.args = words
         self.returncode: int | None = None
         self._told, its = socket.socketpair()
@@ -236,7 +238,7 @@ def _run(module: str) -> NoReturn:
         code = end.code
         if isinstance(code, str):
             print(code, file=sys.stderr)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - as at the end of Python
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]

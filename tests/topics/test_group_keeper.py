@@ -19,8 +19,8 @@ from warren.engine.errors import StoreError
 from warren.engine.topics import control, offsets
 from warren.engine.topics.formats import GROUPS, OFFSETS_TOPIC
 from warren.engine.topics.groups import Committed
+from warren.engine.topics.names import node_bytes
 from warren.engine.topics.offsets import All
-from warren.engine.topics.service import node_bytes
 from warren.engine.topics.snapshots import Unreadable
 
 from support.topic_probe import OK, SERVER, Appender, Life, Topic, TopicNode

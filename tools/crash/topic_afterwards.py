@@ -38,8 +38,9 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.declared import Declaration
+from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Place
-from warren.engine.topics.service import Options, TopicService, node_bytes
+from warren.engine.topics.service import Options, TopicService
 from warren.ipc import layout
 from warren.ipc.layout import SUPERBLOCK
 from warren.tools.crash.afterwards import MemorySuperblock, node_of

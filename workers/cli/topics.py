@@ -23,7 +23,7 @@ from warren.engine.catalog.group_topics import is_declared
 from warren.engine.catalog.names import GROUP_TOPICS
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_QUEUES_MAX
-from warren.engine.errors import NotYet, UsageError
+from warren.engine.errors import UsageError
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics import units
@@ -47,7 +47,6 @@ BATCH = 1000
 READ = 256
 #: how often topics of several queues are looked at, where there is nothing to print
 LOOK_S = 0.05
-LATER = "planned: refused in this version, which keeps all messages"
 _EARLIEST, _LATEST = "earliest", "latest"
 
 
@@ -77,7 +76,7 @@ for _command in (*topic_groups.COMMANDS, *topic_halves.COMMANDS, *topic_exchange
 )
 @click.option("--retention-s", type=output.Seconds(min=0, min_open=True), help="Messages go when they are older.")
 @click.option("--retention-bytes", type=click.IntRange(min=1), help="The oldest go when all take more of the log.")
-@click.option("--compacted", is_flag=True, help=f"Keep the newest message of each key alone ({LATER}).")
+@click.option("--compacted", is_flag=True, help="Keep the newest message of each key; there is no retention then.")
 @JSON
 def create_topic(
     directory: str,
@@ -91,14 +90,10 @@ def create_topic(
     """Declare a topic. One that already exists with as many queues, and the retention that is given, is left as it
     is; `warren topic set` changes its retention. Without one all messages stay, and files of the log with them.
     """
-    if compacted:
-        raise NotYet(
-            f"topic {shown(name)}: --compacted comes with a later version; this one keeps all messages: leave it out"
-        )
     told: dict[str, Any] = {"queues": queues, "retention_s": retention_s, "retention_bytes": retention_bytes}
-    as_it_is = all(value is None for value in told.values())
+    as_it_is = not compacted and all(value is None for value in told.values())
     with output.found_in(directory, topic=name), ControlClient(directory, output.waiting) as client:
-        answer = client.call("declare_topic", name=name, as_it_is=as_it_is, **told)
+        answer = client.call("declare_topic", name=name, as_it_is=as_it_is, compacted=compacted, **told)
     if as_json:
         output.print_json(answer)
         return
@@ -156,6 +151,10 @@ def _retention(row: dict[str, Any]) -> str:
         said.append(f"messages older than {row['retention_s']:,g} s")
     if row["retention_bytes"] is not None:
         said.append(f"the oldest beyond {output.bytes_text(row['retention_bytes'])} of log")
+    if row["compacted"]:
+        said.append(
+            f"all but the newest message of each key ({output.bytes_text(row['compacted_bytes'])} beside the log)"
+        )
     return f"removes {', and '.join(said)}" if said else "keeps all messages"
 
 
@@ -206,7 +205,8 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         found = node.topic(name, create=False)
         entries = NodeDirectory(directory).read().settings.consume_queue_entries
         queues = [_queue(node, found, queue, entries) for queue in range(found.queues)]
-    told = {**rows[0], "queues": queues, "messages": sum(item["max"] - item["min"] for item in queues)}
+        messages = found.stats()["messages"]
+    told = {**rows[0], "queues": queues, "messages": messages}
     told["bytes"] = sum(item["bytes"] for item in queues)
     told["bindings"] = topic_exchanges.bindings_of(directory, name)
     if as_json:

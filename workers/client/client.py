@@ -516,7 +516,9 @@ class Client:
                 core, server, most = attachment.core, attachment.superblock.topic_server, attachment.append_bytes
                 size, version = len(name.encode()), core.catalog_seen
                 with contextlib.suppress(AttachmentLost):  # another thread has ended it
-                    handle = _core.TopicHandle(core, server, topic.id, size, topic.queues, STORE_HOST, most, version)
+                    handle = _core.TopicHandle(
+                        core, server, topic.id, size, topic.queues, STORE_HOST, most, version, topic.compacted
+                    )
                     handle.tell(name, *attachment.record_limit)
                     return handle, topic.queues
 

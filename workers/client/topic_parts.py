@@ -15,7 +15,7 @@ from warren.engine import _core
 from warren.engine.catalog import metadata
 from warren.engine.catalog.metadata import PRIORITY_SHIFT, Metadata, Options
 from warren.engine.catalog.topics import TopicDeclaration
-from warren.engine.errors import MessageTooLarge
+from warren.engine.errors import MessageTooLarge, UsageError
 from warren.workers.client import carried
 from warren.workers.client.publish import Publish
 from warren.workers.client.routes import Route, records_of
@@ -42,7 +42,9 @@ class Turns:
 
 
 def parts_of(turns: Turns, route: Route, meta: bytes | None, options: Options | None, ttl: Any) -> Parts:
-    """What the topics of a route get of a message with this metadata. Raises MessageTooLarge."""
+    """What the topics of a route get of a message with this metadata. Raises MessageTooLarge, UsageError (no key for a
+    compacted one).
+    """
     if options is None and ttl is None and meta is route.meta:
         kept = route.plain  # its metadata is the route's own: nothing depends on the message
     else:
@@ -52,6 +54,11 @@ def parts_of(turns: Turns, route: Route, meta: bytes | None, options: Options | 
         kept = records_of(
             route.topics, carried.message(told, expires >> PRIORITY_SHIFT, life, due, persistent is not False)
         )
+    for item, key, _packed in kept:
+        if key is None and item.topic.compacted:
+            raise UsageError(
+                f"it goes to topic {item.topic.name!r}, which is compacted, and has no {item.key}, its key there"
+            )
     return tuple((turns.queue(item.topic, key), packed) for item, key, packed in kept)
 
 

@@ -17,6 +17,7 @@ from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.config import Settings
 from warren.engine.kernel.paths import TOPICS
 from warren.engine.kernel.protocol import TOPIC_RING
+from warren.engine.topics.names import node_bytes
 from warren.ipc import names
 from warren.ipc.region import Region, posix_open
 from warren.ipc.superblock import Superblock
@@ -33,6 +34,7 @@ class TopicPlace:
         OSError."""
         self.generation = generation
         self._settings = settings
+        self._node = node_bytes(superblock.node_id)
         self._lock = threading.RLock()  # a reader that is forgotten lets go of its watch wherever that happens
         self._idle: deque[tuple[int, _core.TopicReader]] = deque()
         self._watches: set[_core.TopicWatch] = set()
@@ -75,6 +77,7 @@ class TopicPlace:
             settings.consume_queue_entries,
             settings.index_slots,
             settings.index_entries,
+            self._node if topic.compacted else None,
         )
         reader.begin(ring.buffer, rows.buffer)
         return reader

@@ -23,7 +23,6 @@ from warren.engine.config import NodeSettings, Settings
 from warren.engine.errors import (
     ClosedError,
     NodeNotRunning,
-    NotYet,
     QueueNotFound,
     TimedOut,
     TopicNotFound,
@@ -616,19 +615,22 @@ class Node:
         topic take more than `retention_bytes` of the log; None: they stay, or what the topic has (Topic.set changes
         it).
 
+        `compacted`: of each key the newest message stays, and one without a body takes its key away; each message needs
+        a key. Nothing can change that later, and there is no retention beside it. docs/topics.md.
+
         `on_check`: from now on until the node is closed, this client answers for half messages of the topic (prepare)
         that were left behind: the function is called with a HalfMessage, in a thread of its own, and returns True or
         "commit", False or "rollback", None or "unknown" (it is asked again later). docs/topics.md.
 
         With create=False it is opened as it is; TopicNotFound if it does not exist. Raises DeclarationMismatch if it
         has another number of queues than `queues`, or another retention than what is given, InvalidName, UsageError,
-        LimitError (too many queues in all); NotYet for compacted, which this version does not have.
+        LimitError (too many queues in all).
         """
         checked_flag(create, "create")
-        if checked_flag(compacted, "compacted"):
-            raise NotYet(f"topic {shown(name)}: compacted comes with a later version; this one keeps all messages")
+        checked_flag(compacted, "compacted")
         if _is_of_group(name):
-            return self._group_topic(name, (queues, retention_s, retention_bytes) == (None, None, None))
+            nothing_said = (queues, retention_s, retention_bytes, compacted) == (None, None, None, False)
+            return self._group_topic(name, nothing_said)
         check_topic_name(name)
         half_checks.checked(on_check)
         if queues is not None:
@@ -638,9 +640,10 @@ class Node:
         declared = self._client.catalog().topics.get(name)
         if declared is None and not create:
             raise TopicNotFound(f"there is no topic {name!r}: declare it (node.topic without create=False)")
-        told = (queues, retention_s, retention_bytes)
+        told = (queues, retention_s, retention_bytes, compacted)
         if create and (
             declared is None
+            or compacted > declared.compacted
             or queues not in (None, declared.queues)
             or retention_s not in (None, declared.retention_s)
             or retention_bytes not in (None, declared.retention_bytes)
@@ -651,7 +654,8 @@ class Node:
                 queues=queues,
                 retention_s=retention_s,
                 retention_bytes=retention_bytes,
-                as_it_is=told == (None, None, None),
+                compacted=compacted,
+                as_it_is=told == (None, None, None, False),
             )
             declared = self._client.catalog().topic(name)
         assert declared is not None

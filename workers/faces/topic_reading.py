@@ -204,7 +204,12 @@ class TopicReading:
     def offsets(self, queue: int = 0) -> tuple[int, int]:
         """(the first offset that is there, behind the last that a reader sees)."""
         queue = self._queue(queue)
-        return self._ask(_core.TopicReader.bounds, queue)
+        first, end, _messages = self._ask(_core.TopicReader.bounds, queue)
+        return first, end
+
+    def messages(self, queue: int) -> int:
+        """How many messages of a queue a reader sees."""
+        return self._ask(_core.TopicReader.bounds, queue)[2]
 
     def delayed(self) -> int:
         """How many messages are to come later."""

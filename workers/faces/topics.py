@@ -571,7 +571,7 @@ class Topic:
             "queues": len(bounds),
             "delayed": self._ask(TopicReading.delayed),
             "halves": self._ask(TopicReading.halves),
-            "messages": sum(end - first for first, end in bounds),
+            "messages": sum(self._ask(TopicReading.messages, queue) for queue in range(self.queues)),
             "appended": sum(end for _first, end in bounds),
         }
 

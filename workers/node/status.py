@@ -197,7 +197,7 @@ class Statistics:
                 catalog.topics.values(),
                 kinds.matches,
                 most,
-                TopicsFolder.of(directory.path).groups,
+                TopicsFolder.of(directory.path),
             ),
             "topics_n": sum(1 for name in catalog.topics if kinds.matches is None or kinds.matches(name)),
             "store": self._store(SERVER_STORE_PERSISTENT),

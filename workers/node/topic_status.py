@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from warren.engine.catalog.group_topics import Owner, owner_of
 from warren.engine.catalog.topics import TopicDeclaration
+from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
+from warren.engine.topics import compaction
+from warren.engine.topics.names import node_bytes
 from warren.ipc import names, region
 from warren.ipc.superblock import Superblock
 from warren.workers.node import group_status
@@ -24,10 +27,10 @@ def of_topics(
     topics: Iterable[TopicDeclaration],
     matches: Callable[[str], object] | None = None,
     most: int | None = None,
-    groups: Path | None = None,
+    folder: TopicsFolder | None = None,
 ) -> list[dict[str, Any]]:
-    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `groups`: the
-    snapshot of what groups have committed.
+    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `folder`: of the
+    snapshot of what groups have committed, and the newest messages of compacted topics.
     """
     topics = list(topics)
     found = [topic for topic in topics if matches is None or matches(topic.name)]
@@ -37,10 +40,10 @@ def of_topics(
         found = sorted(found, key=lambda item: (-counts.get(item.id, _NONE)[0], item.name))[:most]
     owners = {item.id: owner for item in topics if (owner := owner_of(item.name)) and owner.kind == "retry"}
     queues = {item.id: item.queues for item in topics if item.id in owners} | {item.id: item.queues for item in found}
-    lags = group_status.lags(groups, superblock.node_id, bounds, queues) if groups is not None and bounds else {}
+    lags = group_status.lags(folder.groups, superblock.node_id, bounds, queues) if folder is not None and bounds else {}
     _add_retries(owners, {item.name: item.id for item in found}, counts, lags)
     return [
-        _row(item, counts.get(item.id, _NONE), lags.get(item.id, []))
+        _row(item, counts.get(item.id, _NONE), lags.get(item.id, []), _newest(superblock.node_id, item, folder))
         for item in sorted(found, key=lambda item: item.name)
     ]
 
@@ -57,7 +60,23 @@ def _add_retries(
                 group["lag"] += lag + delayed
 
 
-def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
+def _newest(node_id: int, topic: TopicDeclaration, folder: TopicsFolder | None) -> tuple[int, int]:
+    """Messages and bytes of the files of a compacted topic; those that cannot be read have none."""
+    messages = size = 0
+    for queue in range(topic.queues if topic.compacted and folder is not None else 0):
+        assert folder is not None
+        with contextlib.suppress(OSError):
+            found = compaction.look(
+                compaction.path_of(folder.compacted, topic.id, queue), node_bytes(node_id), topic.id, queue
+            )
+            if found is not None:
+                messages, size = messages + found.records, size + found.bytes
+    return messages, size
+
+
+def _row(
+    topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]], newest: tuple[int, int]
+) -> dict[str, Any]:
     kept, appended, size, delayed, halves = counts
     return {
         "name": topic.name,
@@ -66,9 +85,11 @@ def _row(topic: TopicDeclaration, counts: _Counts, groups: list[dict[str, Any]])
         "retention_s": topic.retention_s,
         "retention_bytes": topic.retention_bytes,
         "compacted": topic.compacted,
-        "messages": kept,
+        "messages": kept + newest[0],
         "appended": appended,
         "bytes": size,
+        "compacted_messages": newest[0],
+        "compacted_bytes": newest[1],
         "delayed": delayed,
         "halves": halves,
         "groups": groups,

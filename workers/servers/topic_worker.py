@@ -23,9 +23,11 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TOPICS, TopicsFolder
 from warren.engine.kernel.protocol import LAYOUT_HASH, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.saying import Voice, counted
+from warren.engine.topics.compaction import Rates
 from warren.engine.topics.declared import Changes, Declaration
+from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Marks, Place, Policy
-from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, node_bytes, tell
+from warren.engine.topics.service import Options, Recovered, TopicService, boot_bytes, tell
 from warren.ipc import region as regions
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.superblock import Superblock
@@ -175,6 +177,12 @@ class TopicWorker(WorkerProcess):
                 policy=Policy(
                     check_s=settings.retention_check_s,
                     marks=Marks(settings.topics_disk_quick, settings.topics_disk_forced, settings.topics_disk_full),
+                ),
+                rates=Rates(
+                    settings.compaction_dirty,
+                    settings.compaction_keys,
+                    settings.compaction_tombstone_s,
+                    settings.compaction_bytes_per_s,
                 ),
                 load_catalog=self._load_catalog,
                 follow_catalog=self._follow_catalog,

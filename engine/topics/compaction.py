@@ -1,0 +1,355 @@
+"""Compaction: of each key of a compacted topic the newest message stays, in a file for each queue below its minimum.
+
+A thread looks each `check_s` seconds, and makes one pass after the other over the queues where it is due, those with
+the most to gain first. Retention raises their minima then (Retention.compacted). Formats, order and crash points:
+docs/design/029-compaction.md. What a pass does is C (engine/topics/compact.h).
+
+Invariants
+  `ends` has a file's end when file and name are on stable storage: a minimum rises only to there.
+  A file is replaced as a whole, by one that has all that is alive below a higher end.
+  Nobody else makes, renames or removes anything in the folder while this runs.
+Crash points: compact.written (a start removes the file beside), compact.renamed (a start syncs the file again).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+from typing import NamedTuple
+
+from warren.engine import _core
+from warren.engine.errors import StoreError
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.atomic_file import NEW_SUFFIX
+from warren.engine.saying import Say, counted
+from warren.engine.topics import retention_rules
+from warren.engine.topics.declared import Declaration
+from warren.engine.topics.retention import Retention
+from warren.engine.topics.retention_rules import Row
+from warren.engine.topics.serving_calls import ServingCalls, Stopped
+from warren.ipc import access
+
+BYTES_MIN = 1 << 20  #: of the log that a pass is worth
+DAMAGED_S = 3600.0  #: until a queue with damage is tried again
+
+
+@dataclass
+class Rates:
+    """Settings."""
+
+    dirty: float = 0.5  #: a pass is due when the log has this share of the file's bytes
+    keys_max: int = 1_000_000  #: different keys of which a pass takes the newest messages
+    tombstone_s: float = 86_400.0  #: how long a tombstone stays when nobody finds what it took away
+    bytes_per_s: int = 64 << 20
+
+
+class File(NamedTuple):
+    """What a queue's file says of itself."""
+
+    end: int  #: offset
+    bytes: int
+    records: int
+    tombstone_ms: int  #: since when the oldest one is there or counts, milliseconds since 1970; 0: there is none
+
+
+class _Due(NamedTuple):
+    gain: int
+    topic: Declaration
+    queue: int
+    row: Row
+
+
+@dataclass
+class _Trouble:
+    """Queues that were not compacted."""
+
+    until: dict[tuple[int, int], float] = field(default_factory=dict)
+    said: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+def path_of(folder: Path, topic: int, queue: int) -> Path:
+    """The file of a queue, in the folder `compacted`."""
+    return folder / str(topic) / str(queue)
+
+
+def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
+    """What a file says of itself; None: there is none. Raises OSError; EUCLEAN: it is damaged, or another queue's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        found = _core.compacted_look(fd, node, topic, queue)
+    finally:
+        os.close(fd)
+    oldest = found["oldest"] or found["made"] if found["tombstones"] else 0
+    return File(found["end"], found["bytes"], found["records"], oldest)
+
+
+class Compaction:
+    """Compaction of one topic worker. The serving thread calls take, wake and end."""
+
+    def __init__(
+        self,
+        server: _core.TopicServer,
+        retention: Retention,
+        node: bytes,
+        rates: Rates,
+        topics: Callable[[], list[Declaration]],
+        say: Say,
+        reached: Callable[[str], None],
+    ) -> None:
+        """`node`: whose files; `topics`: those that are served; `reached`: called at crash points."""
+        self._server, self._retention, self._node, self._rates = server, retention, node, rates
+        self._place, self._policy = retention.place, retention.policy
+        self._folder = self._place.folder.compacted
+        self._topics, self._say, self._reached = topics, say, reached
+        self._stop = threading.Event()
+        self._stop_pass = bytearray(1)
+        self._wake = threading.Event()
+        self._calls = ServingCalls(server.kick, self._stop)
+        self._files: dict[tuple[int, int], File] = {}
+        self._known: set[int] = set()  # topics whose files were looked for
+        self._trouble = _Trouble()
+        self.ends: dict[tuple[int, int], int] = {}  #: (topic, queue) → the end of its file
+        self.passes_n = 0  #: that were done
+        self.looks_n = 0
+        self.crash: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="warren-compact", daemon=True)
+        retention.compacted = self.ends
+
+    # -- the serving thread -------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Do what the thread asks for."""
+        if self.crash is not None:
+            raise self.crash
+        self._calls.take()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Stop the thread; what a pass has written so far is left to the next start."""
+        self._stop.set()
+        self._stop_pass[0] = 1
+        self._wake.set()
+        if self.thread.ident is not None:
+            self.thread.join()
+        self._calls.refuse()
+
+    # -- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        said = ""
+        while True:
+            self._wake.wait(self._policy.check_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            try:
+                self.look()
+                said = ""
+            except Stopped:
+                return
+            except (StoreError, OSError, MemoryError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"compacted topics wait, tried again: {error}", WARNING)
+            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: as of retention
+                self.crash = error
+                self._server.kick()
+                return
+            self.looks_n += 1
+
+    def look(self) -> None:
+        """Make the passes that are due."""
+        topics = {topic.id: topic for topic in self._topics() if topic.compacted}
+        with atomic_file.explained(f"cannot read {self._folder}"):
+            self._remove_others(topics)
+        for topic in topics.values():
+            if topic.id not in self._known:
+                self._find(topic)
+        for due in self._due(topics):
+            self._check_stop()
+            self._pass(due)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    def _remove_others(self, topics: dict[int, Declaration]) -> None:
+        """Folders of topics that were deleted. An id is given once, so nobody makes such a folder meanwhile."""
+        try:
+            there = list(self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        for path in there:
+            if path.name.isdecimal() and int(path.name) not in topics:
+                shutil.rmtree(path)
+                id = int(path.name)
+                self._known.discard(id)
+                for known in (self._files, self.ends, self._trouble.until, self._trouble.said):
+                    for key in [key for key in known if key[0] == id]:
+                        del known[key]
+
+    def _find(self, topic: Declaration) -> None:
+        """Its files, as a start finds them: renamed, and perhaps not synced yet."""
+        folder = self._folder / str(topic.id)
+        rows = retention_rules.rows_of(self._place.rows).get(topic.id, [])
+        if len(rows) != topic.queues:
+            return  # it is shown in a moment
+        with atomic_file.explained(f"cannot read {folder}"):
+            if folder.is_dir():
+                for path in folder.glob(f"*{NEW_SUFFIX}"):
+                    path.unlink()
+            for queue, row in enumerate(rows):
+                self._find_file(topic, queue, row)
+            if folder.is_dir():
+                atomic_file.sync_directory(folder)
+                atomic_file.sync_directory(self._folder)
+        self._known.add(topic.id)
+        self._retention.wake()
+
+    def _find_file(self, topic: Declaration, queue: int, row: Row) -> None:
+        path, key = path_of(self._folder, topic.id, queue), (topic.id, queue)
+        try:
+            found = look(path, self._node, *key)
+        except OSError as error:
+            if error.errno != errno.EUCLEAN:
+                raise
+            self._damaged(key, f"{path}: {error.strerror}")
+            return
+        if row.minimum > (found.end if found is not None else 0):
+            what = "is missing" if found is None else f"is an older one, which ends at offset {found.end}"
+            lost = f"the newest messages below offset {row.minimum} are lost"
+            self._say(f"topic {topic.name!r}, queue {queue}: {path} {what}: {lost}. Does a backup have it?", ERROR)
+        if found is not None:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._files[key] = found
+            self.ends[key] = found.end
+
+    # -- what is due --------------------------------------------------------------------------------------------
+
+    def _due(self, topics: dict[int, Declaration]) -> Iterator[_Due]:
+        """Queues, those with the most to gain first."""
+        rows = retention_rules.rows_of(self._place.rows)
+        log_end: int = self._calls.ask(self._server.counters)["synced"]
+        forced = self._retention.share() >= self._policy.marks.forced
+        forced_to = self._retention.first + self._place.log_file_bytes if forced else 0
+        turn = max(self._place.log_file_bytes, sum(file.bytes for file in self._files.values()))
+        now = time.monotonic()
+        found: list[_Due] = []
+        for topic in topics.values():
+            of_topic = rows.get(topic.id, [])
+            if topic.id not in self._known or len(of_topic) != topic.queues:
+                continue
+            for queue, row in enumerate(of_topic):
+                key = topic.id, queue
+                file = self._files.get(key)
+                until = self._trouble.until.get(key)
+                if until is not None and until <= now:
+                    del self._trouble.until[key]
+                    self._known.discard(topic.id)  # its file is looked at anew
+                if until is not None or (file is not None and file.end > row.minimum):
+                    continue  # damaged; or its minimum has not risen yet
+                if self._is_due(row, file, min(forced_to, log_end), log_end - turn):
+                    found.append(_Due(row.bytes, topic, queue, row))
+        return iter(sorted(found, key=lambda item: -item.gain))
+
+    def _is_due(self, row: Row, file: File | None, forced_to: int, too_old: int) -> bool:
+        """`forced_to`, `too_old`: what lies below in the log shall go, or holds up more than all files have."""
+        size = file.bytes if file is not None else 0
+        much = row.bytes >= max(BYTES_MIN, self._rates.dirty * size) or row.first < max(forced_to, too_old)
+        if much and row.maximum > row.minimum:
+            return True
+        if file is None or not file.tombstone_ms:
+            return False
+        return self._policy.clock.now_ms() >= file.tombstone_ms + self._rates.tombstone_s * 1000
+
+    # -- a pass -------------------------------------------------------------------------------------------------
+
+    def _pass(self, due: _Due) -> None:
+        topic, queue = due.topic, due.queue
+        key, path = (topic.id, queue), path_of(self._folder, topic.id, queue)
+        new = path.with_name(path.name + NEW_SUFFIX)
+        began = time.monotonic()
+        try:
+            with contextlib.ExitStack() as closing:
+                atomic_file.make_directories(path.parent)
+                end, size, records, gone = self._write(due, path, new, closing)
+            self._reached("compact.written")
+            os.rename(new, path)
+            atomic_file.sync_directory(path.parent)
+            self._reached("compact.renamed")
+            found = look(path, self._node, *key)
+            assert found is not None
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            self._failed(due, path, error)
+            return
+        self._files[key] = found
+        self.ends[key] = end
+        self._trouble.until.pop(key, None)
+        self._trouble.said.pop(key, None)
+        self.passes_n += 1
+        self._retention.wake()
+        took = time.monotonic() - began
+        kept = f"{counted(records, 'message')} of {size:,} bytes stay, {gone:,} went"
+        self._say(f"topic {topic.name!r}, queue {queue} was compacted below offset {end}: {kept}; {took:.1f} s", INFO)
+
+    def _write(self, due: _Due, path: Path, new: Path, closing: contextlib.ExitStack) -> tuple[int, int, int, int]:
+        """The new file, synced. Raises OSError."""
+        topic, row, rates = due.topic, due.row, self._rates
+        file = self._files.get((topic.id, due.queue))
+        synced: int = self._calls.ask(self._server.counters)["synced"]
+
+        def opened(path: Path, flags: int) -> int:
+            fd = os.open(path, flags | os.O_CLOEXEC, access.file_mode())
+            closing.callback(os.close, fd)
+            return fd
+
+        root = opened(self._place.folder.path, os.O_RDONLY | os.O_DIRECTORY)
+        old = opened(path, os.O_RDONLY | os.O_NOFOLLOW) if file is not None else -1
+        fd = opened(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+        access.let_in(fd)
+        reader = retention_rules.reader_of(self._place, root, topic, self._node)
+        closing.callback(reader.close)
+        now, tombstone_ms = self._policy.clock.now_ms(), int(rates.tombstone_s * 1000)
+        limits = rates.keys_max, now, tombstone_ms, rates.bytes_per_s
+        start = row.minimum
+        return reader.compact(due.queue, old, start, row.maximum, synced, *limits, fd, self._stop_pass)
+
+    def _failed(self, due: _Due, path: Path, error: OSError) -> None:
+        key = due.topic.id, due.queue
+        if error.errno == errno.ECANCELED:
+            raise Stopped
+        if error.errno == errno.ESTALE:
+            return  # the topic was deleted, or what was read went: the next look sees that
+        if error.errno == errno.EUCLEAN:
+            self._damaged(key, f"topic {due.topic.name!r}, queue {due.queue}: {error.strerror}")
+            return
+        text = f"topic {due.topic.name!r}, queue {due.queue}: cannot write {path}: {os.strerror(error.errno or 0)}"
+        if self._trouble.said.get(key) != text:
+            self._trouble.said[key] = text
+            self._say(f"{text}; its messages stay where they are, and it is tried again", WARNING)
+
+    def _damaged(self, key: tuple[int, int], what: str) -> None:
+        self._trouble.until[key] = time.monotonic() + DAMAGED_S
+        if self._trouble.said.get(key) != what:
+            self._trouble.said[key] = what
+            self._say(f"not compacted, and tried again in an hour: {what}; `warren check` says more", ERROR)
