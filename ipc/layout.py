@@ -84,6 +84,8 @@ CRASH_POINTS = (
     "topic_later_saved",  # topic worker's helper: a snapshot of those that are to come has its name
     "topic_half_finished",  # topic worker: a record says what became of a half message, nothing is sealed
     "topic_halves_saved",  # topic worker's helper: a snapshot of half messages has its name
+    "compact_written",  # topic worker's compaction: a new file of newest messages is synced, another one has its name
+    "compact_renamed",  # compaction: it has its name, durably; the queue's minimum is below its end
 )
 
 CONSTANTS: dict[str, int] = {

@@ -37,7 +37,6 @@ from warren.engine.topics.retention_rules import Row
 from warren.engine.topics.serving_calls import ServingCalls, Stopped
 from warren.ipc import access
 
-BYTES_MIN = 1 << 20  #: of the log that a pass is worth
 DAMAGED_S = 3600.0  #: until a queue with damage is tried again
 
 
@@ -49,6 +48,7 @@ class Rates:
     keys_max: int = 1_000_000  #: different keys of which a pass takes the newest messages
     tombstone_s: float = 86_400.0  #: how long a tombstone stays when nobody finds what it took away
     bytes_per_s: int = 64 << 20
+    bytes_min: int = 1 << 20  #: of the log that a pass is worth
 
 
 class File(NamedTuple):
@@ -273,7 +273,7 @@ class Compaction:
     def _is_due(self, row: Row, file: File | None, forced_to: int, too_old: int) -> bool:
         """`forced_to`, `too_old`: what lies below in the log shall go, or holds up more than all files have."""
         size = file.bytes if file is not None else 0
-        much = row.bytes >= max(BYTES_MIN, self._rates.dirty * size) or row.first < max(forced_to, too_old)
+        much = row.bytes >= max(self._rates.bytes_min, self._rates.dirty * size) or row.first < max(forced_to, too_old)
         if much and row.maximum > row.minimum:
             return True
         if file is None or not file.tombstone_ms:

@@ -168,24 +168,27 @@ wr_message_kind wr_newest_find(wr_topic_reader *r, uint32_t hash, uint64_t below
     return find_in(r, best_queue, best_bounds.minimum, hash, below, record, bytes, error); /* its bytes again */
 }
 
-wr_message_kind wr_newest_count(wr_topic_reader *r, uint32_t queue, uint64_t minimum, uint64_t *first, uint64_t *n, int *error) {
+wr_message_kind wr_newest_count(wr_topic_reader *r, uint32_t queue, uint64_t minimum, uint64_t *first, uint64_t *n, uint64_t *end, int *error) {
     wr_compacted *file;
     const wr_message_kind kind = have_file(r, queue, minimum, &file, error);
     if (kind != WR_MESSAGE_THERE) return kind;
     *n = file->records_n;
+    *end = file->id.end;
     *first = wr_compacted_first(file);
     if (*first > minimum) *first = minimum;
     return WR_MESSAGE_THERE;
 }
 
 int wr_newest_bounds(wr_topic_reader *r, uint32_t queue, wr_topic_bounds *b, uint64_t *messages) {
-    uint64_t first = 0, n = 0;
+    uint64_t first = 0, n = 0, end = 0;
     int error = wr_topic_reader_all(r, queue, b);
     if (error) return error;
-    *messages = b->maximum - b->minimum;
-    if (!r->compacted || !b->minimum) return 0;
-    if (wr_newest_count(r, queue, b->minimum, &first, &n, &error) == WR_MESSAGE_ERROR) return error;
-    b->minimum = first;
-    *messages += n;
+    const uint64_t minimum = b->minimum;
+    if (r->compacted && minimum) {
+        if (wr_newest_count(r, queue, minimum, &first, &n, &end, &error) == WR_MESSAGE_ERROR) return error;
+        b->minimum = first;
+    }
+    end = end < minimum ? minimum : end > b->maximum ? b->maximum : end;
+    *messages = n + b->maximum - end;
     return 0;
 }

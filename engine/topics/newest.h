@@ -30,11 +30,11 @@ wr_message_kind wr_newest_at(wr_topic_reader *reader, uint64_t position, wr_reco
 /* Of all queues: the message below its queue's minimum with the highest position below `below` that may have the key of this hash. */
 wr_message_kind wr_newest_find(wr_topic_reader *reader, uint32_t hash, uint64_t below, wr_record *record, const uint8_t **bytes, int *error);
 
-/* How much of a queue lies below its minimum, which is not 0: the first offset (the minimum: nothing does), and how many messages there are in its file.
- * THERE, DAMAGED or ERROR. */
-wr_message_kind wr_newest_count(wr_topic_reader *reader, uint32_t queue, uint64_t minimum, uint64_t *first, uint64_t *n, int *error);
+/* How much of a queue lies below its minimum, which is not 0: the first offset (the minimum: nothing does), and how many messages there are in its file,
+ * which has what is alive below *end. THERE, DAMAGED or ERROR. */
+wr_message_kind wr_newest_count(wr_topic_reader *reader, uint32_t queue, uint64_t minimum, uint64_t *first, uint64_t *n, uint64_t *end, int *error);
 
-/* Of any topic: the bounds of a queue with what a file of newest messages has (wr_topic_reader_all), and how many messages a reader sees. Of a damaged
- * file the first offset is 0: who reads there is told. 0; ENXIO; or an errno. */
+/* Of any topic: the bounds of a queue with what a file of newest messages has (wr_topic_reader_all), and how many messages a reader sees (those that
+ * are replaced already, and in the log still, are not counted). Of a damaged file the first offset is 0: who reads there is told. 0; ENXIO; or an errno. */
 int wr_newest_bounds(wr_topic_reader *reader, uint32_t queue, wr_topic_bounds *bounds, uint64_t *messages);
 #endif

@@ -51,8 +51,9 @@ OF_COLLECTOR = ("collect_copying", "collect_copied", "collect_synced")
 BEFORE = {"start_superseded": ["swung"]}
 #: reached with damaged files, below
 COLD = ("start_torn", "start_quarantined")
-#: those of the topic worker, which this load does not use: tests/topics/test_topic_worker.py, test_retention.py
-OF_TOPICS = tuple(point for point in CRASH_POINTS if point.startswith(("topic_", "retain_")))
+#: those of the topic worker, which this load does not use: tests/topics/test_topic_worker.py, test_retention.py,
+#: test_compaction.py
+OF_TOPICS = tuple(point for point in CRASH_POINTS if point.startswith(("topic_", "retain_", "compact_")))
 
 
 class Load:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from warren.engine import _core
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
+from warren.engine.topics.compaction import Rates
 from warren.engine.topics.declared import Changes, Declaration
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Place, Policy
@@ -41,6 +42,7 @@ class Topic:
     queues: int = 2
     retention_s: float | None = None
     retention_bytes: int | None = None
+    compacted: bool = False
 
 
 class Answer(NamedTuple):
@@ -115,6 +117,8 @@ class TopicNode:
     said: Heard = field(default_factory=Heard)
     #: retention of a worker: it looks when it is woken (`Life.retain`)
     policy: Policy = field(default_factory=lambda: Policy(check_s=3600.0, disk=lambda _path: (0, 1)))
+
+    rates: Rates = field(default_factory=Rates)
 
     def __post_init__(self) -> None:
         self.base = queue_probe.Node(self.path)
@@ -250,6 +254,7 @@ class Life:
                     ring_bytes=node.ring_bytes,
                 ),
                 policy=node.policy,
+                rates=node.rates,
                 load_catalog=lambda: list[Declaration](node.topics),
                 follow_catalog=self._follow,
                 reached=self._reached,
@@ -273,7 +278,7 @@ class Life:
     def _reached(self, point: str) -> None:
         name = point.upper().replace(".", "_")
         self.node.superblock.crash_point(
-            CONSTANTS[f"CRASH_{name}" if name.startswith("RETAIN") else f"CRASH_TOPIC_{name}"]
+            CONSTANTS[f"CRASH_{name}" if name.startswith(("RETAIN", "COMPACT")) else f"CRASH_TOPIC_{name}"]
         )
 
     def take_up(self, appender: Appender) -> None:
@@ -306,6 +311,14 @@ class Life:
             # another snapshot of what comes later, or of half messages, needs less of the log: the next look finds that
             owed = any(kept.owes for kept in self.service.kept)
             self.until(lambda: not any(kept.owes for kept in self.service.kept))
+
+    def compact(self, times: int = 1) -> None:
+        """Let compaction look, and then retention, so many times."""
+        for _ in range(times):
+            before = self.service.compaction.looks_n
+            self.service.compaction.wake()
+            self.until(lambda before=before: self.service.compaction.looks_n > before)
+            self.retain(2)  # the first one may have begun before
 
     def delayed(self, topic: int) -> int:
         """How many messages of a topic are to come later, as everybody sees it."""

@@ -693,10 +693,10 @@ static void finds(const rig *g, const kept *k, uint64_t minimum, wr_topic_reader
     finds_positions(g, k, minimum, r, 50);
     for (int i = 0; i < 20; i++) finds_keys(g, k, minimum, r);
     for (int i = 0; i < 20; i++) finds_times(g, k, minimum, r);
-    uint64_t first, n;
+    uint64_t first, n, end;
     int error = 0;
     if (!minimum) return;
-    CHECK(wr_newest_count(r, QUEUE, minimum, &first, &n, &error) == WR_MESSAGE_THERE && n == k->n);
+    CHECK(wr_newest_count(r, QUEUE, minimum, &first, &n, &end, &error) == WR_MESSAGE_THERE && n == k->n && end >= minimum);
     const uint64_t wanted = k->n ? g->records[k->all[0].record].offset : minimum;
     CHECK(first == (wanted < minimum ? wanted : minimum));
 }

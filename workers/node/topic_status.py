@@ -29,7 +29,7 @@ def of_topics(
     most: int | None = None,
     folder: TopicsFolder | None = None,
 ) -> list[dict[str, Any]]:
-    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `folder`: of the
+    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `folder` has the
     snapshot of what groups have committed, and the newest messages of compacted topics.
     """
     topics = list(topics)

@@ -62,6 +62,8 @@ class TopicWorker(WorkerProcess):
         "retain.raised": CONSTANTS["CRASH_RETAIN_RAISED"],
         "retain.told": CONSTANTS["CRASH_RETAIN_TOLD"],
         "retain.removed": CONSTANTS["CRASH_RETAIN_REMOVED"],
+        "compact.written": CONSTANTS["CRASH_COMPACT_WRITTEN"],
+        "compact.renamed": CONSTANTS["CRASH_COMPACT_RENAMED"],
         "later.saved": CONSTANTS["CRASH_TOPIC_LATER_SAVED"],
         "halves.saved": CONSTANTS["CRASH_TOPIC_HALVES_SAVED"],
     }
