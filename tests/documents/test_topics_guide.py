@@ -25,6 +25,7 @@ SAID = {
     "Replay": "1 order.new 12.5 ['ada']\n0\n",
     "In asyncio": "100\nTrue\n",
     "Keeping and removing": "1 (0, 1)\n",
+    "The newest of each key": "b'14C'\n{'ada': b'14C'}\n",
 }
 
 

@@ -1,5 +1,5 @@
-"""Goal: of each key of a compacted topic the newest message stays, whoever is killed and whatever is damaged; those that it
-replaced go; a tombstone takes its key away, and goes in the end.
+"""Goal: of each key of a compacted topic the newest message stays, whoever is killed and whatever is damaged; those
+that it replaced go; a tombstone takes its key away, and goes in the end.
 
 Method: a topic worker without a node, whose compaction looks when the test says so, and a reader of the core; a
 dictionary says what has to be found. Kills at each crash point, in a process of its own.

@@ -139,6 +139,11 @@ class TopicReading:
                 at = following
                 if at < high or self._wait(queue, at, deadline):
                     continue
+            if self.declared.compacted and low:
+                if status == ReadStatus.OFFSET_FOUND_NULL and at < following < high:
+                    at = following  # below the minimum nothing is left: the log has more
+                    continue
+                low = self.offsets(queue)[0]
             return ReadResult(status, records, following, low, high, tuple(damaged))
 
     def read_arrow(

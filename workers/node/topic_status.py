@@ -29,8 +29,8 @@ def of_topics(
     most: int | None = None,
     folder: TopicsFolder | None = None,
 ) -> list[dict[str, Any]]:
-    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `folder` has the
-    snapshot of what groups have committed, and the newest messages of compacted topics.
+    """A map for each topic whose name matches, by name; `most`: only so many, those with most messages. `folder` has
+    the snapshot of what groups have committed, and the newest messages of compacted topics.
     """
     topics = list(topics)
     found = [topic for topic in topics if matches is None or matches(topic.name)]
