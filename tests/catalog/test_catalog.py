@@ -134,6 +134,8 @@ def test_refusals_change_nothing() -> None:
         (UsageError, lambda: catalog.declare_topic("t", retention_bytes=0)),
         (UsageError, lambda: catalog.declare_topic("t", retention_bytes=1 << 63)),
         (UsageError, lambda: catalog.declare_topic("t", compacted=1)),  # type: ignore[arg-type]
+        (UsageError, lambda: catalog.declare_topic("t", compacted=True, retention_s=5)),
+        (UsageError, lambda: catalog.declare_topic("t", compacted=True, retention_bytes=5)),
     ]
     for error, change in refusals:
         with pytest.raises(error):

@@ -286,7 +286,7 @@ def test_arguments_headers_and_options(directory: Path) -> None:
         (("up", "DIR", "--idle-exit", "nan"), 2, "not a number of seconds"),
         (("consume", "DIR", "none", "--timeout", "inf"), 2, "not a number of seconds"),
         (("status", "DIR", "--timeout", "-1"), 2, "range"),
-        (("topic", "create", "DIR", "t", "--compacted"), 1, "--compacted comes with a later version"),
+        (("topic", "create", "DIR", "t", "--compacted", "--retention-s", "5"), 2, "a compacted topic keeps the newest"),
         (("topic", "create", "DIR", "a.b"), 2, "character '.'"),
         (("topic", "append", "DIR", "none", "--body", "x"), 2, "no topic 'none'"),
         (("topic", "tail", "DIR", "none"), 2, "no topic 'none'"),

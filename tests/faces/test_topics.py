@@ -80,10 +80,7 @@ def test_opening_and_declaring(node: warren.Node, directory: Path, name: str) ->
     assert f"{name}-wrong" not in node.topics()
 
 
-def test_what_has_no_effect_yet_says_so(node: warren.Node, topic: warren.Topic) -> None:
-    with pytest.raises(warren.NotYet, match="compacted"):
-        node.topic("later", compacted=True)
-    assert "later" not in node.topics()
+def test_a_word_that_does_not_exist_is_refused(topic: warren.Topic) -> None:
     with pytest.raises(TypeError, match="dealy"):
         topic.append(b"x", dealy=5)  # type: ignore[call-overload]
 
