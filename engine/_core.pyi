@@ -1486,13 +1486,16 @@ def topics_examine(
     bases: tuple[int, ...],
     progress: Callable[[int], object],
     /,
-) -> tuple[list[tuple[int, int, int, bool]], list[tuple[str, int, int, str]], dict[str, int]]:
+) -> tuple[
+    list[tuple[int, int, int, bool]], list[tuple[str, int, int, str]], dict[str, int], list[tuple[int, int, int]]
+]:
     """Read the log, the consume queues and the key index below `root` (engine/topics/examine.h). `bases`: of the first
     file of each part of the log that has no gap. `topics`: (id, name, queues). `synced`: newest file of the index and
     its entries, plus 1, if only those count.
 
     Of each part (where it ends, number and newest store time of its last commit, whether no commit lies behind); what
-    is wrong: (file, how much of it, place of the first, why); counts. Raises OSError.
+    is wrong: (file, how much of it, place of the first, why); counts; minima of queues that checkpoint and log told,
+    where they are not 0: (topic, queue, offset). Raises OSError.
     """
 
 def topics_rebuild(
@@ -1646,6 +1649,15 @@ class TopicWatch:
         """Whether the group has another stamp by now, or this was closed."""
 
     def close(self) -> None: ...
+
+def compacted_check(
+    fd: int, node: bytes, topic: int, queue: int, name: bytes, to: int, made: int, /
+) -> tuple[int, list[tuple[int, int, int, str]]]:
+    """Read all of a file of newest messages: how many of them are sound, and each damaged place (byte in the file,
+    first offset that is lost with it, the offset behind the last one, why). `to`: an empty file that gets what is
+    sound, synced, as one that was made at `made` (milliseconds); -1: none. Raises OSError; EUCLEAN: as of
+    compacted_look.
+    """
 
 def compacted_look(fd: int, node: bytes, topic: int, queue: int, /) -> dict[str, int]:
     """What a file of the newest messages of a queue says of itself: first, end (offsets), made (milliseconds), bytes,

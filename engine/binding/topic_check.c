@@ -105,6 +105,23 @@ static PyObject *counts_of(const wr_examine *examine) {
                          (unsigned long long)c->missing);
 }
 
+/* Of the queues of these topics: (topic, queue, minimum), where that is not 0. */
+static PyObject *minima_of(const wr_examine *examine, PyObject *tuple) {
+    uint32_t n;
+    wr_dispatch_topic *topics = topics_of(tuple, &n);
+    PyObject *list = topics ? PyList_New(0) : NULL;
+    for (uint32_t i = 0; list && i < n; i++)
+        for (uint32_t queue = 0; list && queue < topics[i].queues_n; queue++) {
+            const uint64_t minimum = wr_examine_told(examine, topics[i].id, queue);
+            if (!minimum) continue;
+            PyObject *item = Py_BuildValue("(IIK)", topics[i].id, queue, (unsigned long long)minimum);
+            if (!item || PyList_Append(list, item)) Py_CLEAR(list);
+            Py_XDECREF(item);
+        }
+    PyMem_Free(topics);
+    return list;
+}
+
 static int run_all(wr_examine *examine, PyObject *bases, call *c, PyObject *ends) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bases); i++) {
         const unsigned long long base = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bases, i));
@@ -166,15 +183,17 @@ static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssiz
     }
     wr_examine *examine = wr_examine_new(&c.place, limit, args[PLACE + 2] == Py_None ? NULL : &synced);
     if (!examine) return os_error(errno);
-    PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *result = NULL;
+    PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *minima = NULL, *result = NULL;
     if (ends && add_all(examine, args[PLACE]) == 0 && add_minima(examine, &c.place) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
         wrongs = wrongs_of(examine);
         counts = counts_of(examine);
-        if (wrongs && counts) result = PyTuple_Pack(3, ends, wrongs, counts);
+        minima = minima_of(examine, args[PLACE]);
+        if (wrongs && counts && minima) result = PyTuple_Pack(4, ends, wrongs, counts, minima);
     }
     Py_XDECREF(ends);
     Py_XDECREF(wrongs);
     Py_XDECREF(counts);
+    Py_XDECREF(minima);
     wr_examine_free(examine);
     return result;
 }

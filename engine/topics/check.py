@@ -5,7 +5,8 @@ does not make again by itself: units and keys of records below the checkpoint. D
 tail as a start does it (engine/topics/walk.h).
 
 `repair` wants the folder for itself. It makes consume queues, index and checkpoint again, from the log alone, when that
-is whole. What is damaged of the log itself stays as it is: no other file has it.
+is whole. What is damaged of the log itself stays as it is: no other file has it. Files of the newest messages of
+compacted topics are looked at and repaired by engine/topics/compacted_check.py, whatever the log is.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from warren.engine.config import Settings
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
+from warren.engine.topics.compacted_check import KIND as COMPACTED
+from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
+from warren.engine.topics.found import Found
 from warren.engine.topics.log_files import RESTORE, named
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.service import boot_bytes
@@ -48,30 +51,27 @@ _CHECKPOINTS = {
 }
 
 
-@dataclass
-class Found:
-    """What a look at a file or a folder found."""
-
-    path: Path
-    kind: str
-    bytes: int = 0  #: that it has on the disk
-    records: int = 0
-    problem: str = ""  #: bytes that are not what was written
-    note: str = ""  #: no damage, but worth knowing
-
-
 class TopicsCheck:
     """The folder of topics of one node."""
 
     def __init__(
-        self, folder: TopicsFolder, node_id: int, settings: Settings, topics: Sequence[Declared], running: bool
+        self,
+        folder: TopicsFolder,
+        node_id: int,
+        settings: Settings,
+        topics: Sequence[Declared],
+        running: bool,
+        compacted: Collection[int] = (),
     ) -> None:
+        """`compacted`: ids of those of the topics that are compacted."""
         self.folder = folder
         self.running = running
         self.found: list[Found] = []
         self._settings = settings
         self._topics = tuple(topics)
         self._whose = node_bytes(node_id), boot_bytes()
+        kept = {id: (name, queues) for id, name, queues in self._topics if id in compacted}
+        self._compacted = CompactedCheck(folder, self._whose[0], kept, running)
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -86,9 +86,10 @@ class TopicsCheck:
             self._derived_files(synced)
             end = (bases[-1] + self._settings.log_file_bytes) if bases else 0
             tell = self._teller(progress, end)
-            ends, wrongs, counts = _core.topics_examine(
+            ends, wrongs, counts, told = _core.topics_examine(
                 *place, self._topics, limit, synced, tuple(self._runs(bases)), tell
             )
+            self.found += self._compacted.examine({(topic, queue): minimum for topic, queue, minimum in told})
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
             self._wrong(file, count, at, reason, limit)
@@ -303,20 +304,22 @@ class TopicsCheck:
     # -- repair -------------------------------------------------------------------------------------------------
 
     def repair(self, progress: Progress = lambda _done, _all: None) -> list[str]:
-        """Make again what is derived from the log, when that is whole and something of it is damaged. Returns what was
-        done. Raises StoreError.
+        """Repair files of newest messages; make again what is derived from the log, when that is whole and something of
+        it is damaged. Returns what was done. Raises StoreError.
         """
         found = self.examine(progress)
-        problems = [item for item in found if item.problem]
+        with atomic_file.explained(f"cannot repair {self.folder.compacted}"):
+            kept = self._compacted.repair()
+        problems = [item for item in found if item.problem and item.kind != COMPACTED]
         if not problems or any(item.kind == "log" for item in problems):
-            return []
+            return kept
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
             bases = sorted(int(path.name) for path in self._listed(self.folder.log, _POSITION))
             end = bases[-1] + self._settings.log_file_bytes if bases else 0
             first = bases[0] if bases else 0
             units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))
         done = f"{self.folder.path}: consume queues, key index and checkpoint were made again from the log: "
-        return [f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"]
+        return [*kept, f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"]
 
 
 def _synced(checkpoint: dict[str, Any] | None) -> tuple[str, int] | None:

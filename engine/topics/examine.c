@@ -26,6 +26,7 @@ typedef struct {
     uint64_t next;     /* offset behind the last record that was seen */
     bool any;          /* there was one */
     uint64_t minimum;  /* by the checkpoint */
+    uint64_t told;     /* minimum by the checkpoint, or by bounds */
     bool known;        /* something says what `next` is */
     wr_unit *units;    /* in memory, from `from` on */
     uint64_t from;
@@ -160,7 +161,12 @@ int wr_examine_add(wr_examine *e, const wr_dispatch_topic *topic) {
 
 void wr_examine_minimum(wr_examine *e, uint32_t id, uint32_t queue, uint64_t minimum) {
     const uint64_t *found = wr_map_find(&e->by_id, id, 0);
-    if (found && queue < e->topics[*found - 1].queues_n) e->topics[*found - 1].rows[queue].minimum = minimum;
+    if (found && queue < e->topics[*found - 1].queues_n) e->topics[*found - 1].rows[queue].minimum = e->topics[*found - 1].rows[queue].told = minimum;
+}
+
+uint64_t wr_examine_told(const wr_examine *e, uint32_t id, uint32_t queue) {
+    const uint64_t *found = wr_map_find(&e->by_id, id, 0);
+    return found && queue < e->topics[*found - 1].queues_n ? e->topics[*found - 1].rows[queue].told : 0;
 }
 
 void wr_examine_first(wr_examine *e, uint64_t first) {
@@ -324,11 +330,12 @@ static void examine_bounds(wr_examine *e, const uint8_t *body, uint64_t n) {
         const uint8_t *from = body + WR_BOUNDS_SIZE + (uint64_t)i * WR_BOUND_SIZE;
         const uint64_t *found = wr_map_find(&e->by_id, wr_get32(from + WR_BOUND_AT_TOPIC), 0);
         const uint32_t queue = wr_get32(from + WR_BOUND_AT_QUEUE);
-        const uint64_t next = wr_get64(from + WR_BOUND_AT_NEXT);
+        const uint64_t minimum = wr_get64(from + WR_BOUND_AT_MINIMUM), next = wr_get64(from + WR_BOUND_AT_NEXT);
         if (!found || queue >= e->topics[*found - 1].queues_n) continue;
         a_row *row = &e->topics[*found - 1].rows[queue];
         row->known = true;
         if (next > row->next) row->next = next;
+        if (minimum <= next && minimum > row->told) row->told = minimum; /* else they are none, as for who dispatches */
     }
 }
 

@@ -22,7 +22,8 @@ from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import TOPIC_RING
-from warren.engine.topics.check import Found, TopicsCheck
+from warren.engine.topics.check import TopicsCheck
+from warren.engine.topics.found import Found
 from warren.workers.faces.topic_reading import TopicReading
 
 from support import topic_folder

@@ -1,7 +1,7 @@
 """`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
 or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store/check.py`), and checked again;
-what is derived from the log of topics is made again (`engine/topics/check.py`); queues that the workers have records of
-and the catalog lost are declared anew.
+what is derived from the log of topics is made again, and what is sound in files of newest messages is kept
+(`engine/topics/check.py`); queues that the workers have records of and the catalog lost are declared anew.
 
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
 damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
@@ -389,8 +389,9 @@ def _topics(
         except StoreError:
             return None  # it has been told: which records are whose cannot be said
         topics = [(item.id, item.name.encode(), item.queues) for item in declared.values()]
+        compacted = {item.id for item in declared.values() if item.compacted}
         folder = TopicsFolder.of(directory)
-        return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, report.running)
+        return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, report.running, compacted)
 
     checking = look()
     if checking is None:
@@ -408,6 +409,7 @@ def _topics(
     report.files += [
         Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note) for item in found
     ]
+    _told_before(report, TopicsFolder.of(directory).path, "earlier")
 
 
 def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Catalog | None:
@@ -628,7 +630,7 @@ def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
     "--repair",
     is_flag=True,
     help="Quarantine damaged files, keep their good records, make missing lists, declare lost queues anew; of topics, "
-    "make consume queues and key index again from the log.",
+    "make consume queues and key index again from the log, and keep what is sound of compacted ones.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")

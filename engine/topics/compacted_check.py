@@ -1,0 +1,272 @@
+"""`warren check` of the files of newest messages of compacted topics, and their repair
+(docs/design/029-compaction.md §6).
+
+No other file has what lies in them, so a damaged part is lost. `repair` writes the sound messages of a damaged file
+into another one and sets the damaged one aside. What is missing altogether it writes down in the quarantine's report:
+then a check notes it, and names it as a problem no more.
+
+Order of a repair: the new file written and synced, the damaged one linked into the quarantine and that synced, then the
+new one renamed over it and the folder synced. A kill anywhere leaves a file with all that is sound at its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warren.engine import _core
+from warren.engine.errors import StoreError
+from warren.engine.kernel import atomic_file, quarantine
+from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.saying import counted
+from warren.engine.topics.found import Found
+from warren.ipc import access
+
+KIND = "compacted"
+PARTS_MAX = 10  #: damaged places of a file that are named
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_ALONE = "does not belong here; it is left alone"
+
+#: lowest offset of a queue that is in the log, by topic and queue; 0 where none is told
+Minima = Mapping[tuple[int, int], int]
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """A damaged place; the same offset twice: no message is lost with it."""
+
+    at: int
+    first: int
+    next: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        lost = f"; messages of offsets {self.first:,} to {self.next - 1:,} are lost" if self.first < self.next else ""
+        return f"at byte {self.at}: {self.reason}{lost}"
+
+
+@dataclass
+class _File:
+    """A queue's file, and what is wrong with it."""
+
+    path: Path
+    topic: int
+    queue: int
+    minimum: int
+    there: bool = False
+    bytes: int = 0
+    end: int = 0
+    records: int = 0  #: as its head says
+    sound: int = 0
+    unusable: str = ""  #: why nothing of it can be read
+    wrongs: list[_Wrong] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        return max(self.records - self.sound, 0)
+
+    @property
+    def gap(self) -> str:
+        """Which messages should be in it, and are not because it is another file than was written last."""
+        if self.end >= self.minimum:
+            return ""
+        return f"messages of offsets {self.end:,} to {self.minimum - 1:,} that were kept for readers are gone"
+
+    @property
+    def places(self) -> str:
+        shown = "; ".join(wrong.text for wrong in self.wrongs[:PARTS_MAX])
+        more = f"; and {len(self.wrongs) - PARTS_MAX:,} more" if len(self.wrongs) > PARTS_MAX else ""
+        return f"{counted(len(self.wrongs), 'damaged place')}: {shown}{more}"
+
+    @property
+    def cost(self) -> str:
+        if not self.lost:
+            return f"no message is lost: all {self.records:,} are sound"
+        return f"{self.lost:,} of {counted(self.records, 'message')} are lost"
+
+
+class CompactedCheck:
+    """The files of newest messages of one node."""
+
+    def __init__(
+        self, folder: TopicsFolder, node: bytes, topics: Mapping[int, tuple[bytes, int]], running: bool
+    ) -> None:
+        """`topics`: name and number of queues of each compacted one, by id."""
+        self._folder = folder
+        self._node = node
+        self._topics = topics
+        self._running = running
+        self._files: list[_File] = []
+
+    # -- look ---------------------------------------------------------------------------------------------------
+
+    def examine(self, minima: Minima) -> Iterator[Found]:
+        """Look at every file. The minima were read before: they only rise, and a file that serves them is there before
+        they do. Raises OSError.
+        """
+        yield from self._strangers()
+        self._files = []
+        told = self._told() if self._topics else set()
+        for id, (name, queues) in sorted(self._topics.items()):
+            for queue in range(queues):
+                file = self._look(id, queue, name, minima.get((id, queue), 0))
+                self._files.append(file)
+                if file.there or file.gap:
+                    yield self._found(file, told)
+
+    def _told(self) -> set[tuple[str, str]]:
+        """What a repair wrote down."""
+        return {(entry.file, entry.reason) for entry in quarantine.entries(self._folder.path)}
+
+    def _found(self, file: _File, told: set[tuple[str, str]]) -> Found:
+        found = Found(file.path, KIND, file.bytes, file.sound)
+        problems = []
+        if file.unusable:
+            problems.append(f"{file.unusable}: nothing of it can be read; `warren check --repair` sets it aside")
+        if file.wrongs:
+            problems.append(f"{file.places}; {file.cost}; `warren check --repair` keeps what is sound")
+        if file.gap and not file.unusable:
+            what = f"ends at offset {file.end:,}: it is an older copy" if file.there else "is missing"
+            if (self._name(file), file.gap) in told:
+                found.note = f"{what}, as a repair has written down; {file.gap}"
+            else:
+                problems.append(f"{what}; {file.gap}; no other file has them: does a backup of the folder of topics?")
+        elif file.gap:
+            problems.append(file.gap)
+        found.problem = "; ".join(problems)
+        return found
+
+    def _name(self, file: _File) -> str:
+        return str(file.path.relative_to(self._folder.path))
+
+    def _strangers(self) -> Iterator[Found]:
+        for topic in _listed(self._folder.compacted):
+            if not topic.is_dir() or not _NUMBER.fullmatch(topic.name):
+                yield Found(topic, "foreign", note=_ALONE)
+            elif int(topic.name) in self._topics:
+                queues = self._topics[int(topic.name)][1]
+                for path in _listed(topic):
+                    yield from self._stranger(path, queues)
+            elif not self._running:  # else it was deleted or declared just now
+                what = f"is of no compacted topic that is declared (id {topic.name}); the next start removes it"
+                yield Found(topic, "foreign", note=what)
+
+    def _stranger(self, path: Path, queues: int) -> Iterator[Found]:
+        if _NUMBER.fullmatch(path.name) and int(path.name) < queues and path.is_file():
+            return
+        if not path.name.endswith(atomic_file.NEW_SUFFIX):
+            yield Found(path, "foreign", note=_ALONE)
+        elif not self._running:
+            note = "was being made when its process died; the file that it was to replace counts"
+            yield Found(path, "unfinished", note=note)
+
+    def _look(self, topic: int, queue: int, name: bytes, minimum: int) -> _File:
+        file = _File(self._folder.compacted / str(topic) / str(queue), topic, queue, minimum)
+        if not file.path.is_file():
+            return file
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # removed meanwhile
+            return file
+        file.there = True
+        try:
+            file.bytes = os.fstat(descriptor).st_size
+            head = _core.compacted_look(descriptor, self._node, topic, queue)
+            file.end, file.records = head["end"], head["records"]
+            file.sound, wrongs = _core.compacted_check(descriptor, self._node, topic, queue, name, -1, 0)
+            file.wrongs = [_Wrong(*wrong) for wrong in wrongs]
+        except OSError as error:
+            if error.errno not in (errno.EUCLEAN, errno.EIO):
+                raise
+            file.unusable = error.strerror or str(error)
+        finally:
+            os.close(descriptor)
+        return file
+
+    # -- repair -------------------------------------------------------------------------------------------------
+
+    def repair(self) -> list[str]:
+        """Repair what the last look found. Returns what was done. Raises OSError, StoreError."""
+        done = []
+        for file in self._files:
+            if file.unusable:
+                done.append(self._set_aside(file))
+            elif file.wrongs:
+                done.append(self._rewrite(file))
+            if file.gap and quarantine.note(
+                self._folder.path, quarantine.Entry(self._name(file), 0, 0, file.gap, None)
+            ):
+                report = f"{quarantine.QUARANTINE}/{quarantine.REPORT}"
+                done.append(f"{file.path}: {file.gap}; written down in {report}")
+        return done
+
+    def _set_aside(self, file: _File) -> str:
+        target = quarantine.move(self._folder.path, file.path, file.unusable)
+        if target is None:
+            raise StoreError(f"cannot move {file.path} to the quarantine: free some space and try again")
+        return f"{file.path}: {file.unusable}; moved to {target}, and how many messages that cost nobody can say"
+
+    def _rewrite(self, file: _File) -> str:
+        """The sound messages of a damaged file in another one in its place."""
+        new = file.path.with_name(file.path.name + atomic_file.NEW_SUFFIX)
+        try:
+            self._write(file, new)
+            aside = self._link(file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
+        new.rename(file.path)
+        atomic_file.sync_directory(file.path.parent)
+        return f"{file.path}: {file.places}; {file.cost}; the file is {aside}"
+
+    def _write(self, file: _File, new: Path) -> None:
+        name = self._topics[file.topic][0]
+        old = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            to = os.open(new, flags, access.file_mode())
+            try:
+                made = time.time_ns() // 1_000_000
+                _core.compacted_check(old, self._node, file.topic, file.queue, name, to, made)
+                head = _core.compacted_look(to, self._node, file.topic, file.queue)
+                os.fsync(to)
+            finally:
+                os.close(to)
+        finally:
+            os.close(old)
+        if (head["records"], head["end"]) != (file.sound, file.end):
+            raise StoreError(f"{file.path} changed while it was repaired: another process writes there")
+
+    def _link(self, file: _File) -> Path:
+        """The damaged file's name in the quarantine, reported there. It keeps its own until another one gets it, but
+        where the file system has no links.
+        """
+        place = self._folder.path / quarantine.QUARANTINE
+        atomic_file.make_directories(place)
+        for path in place.iterdir():
+            if path.samefile(file.path):  # of a repair that was killed
+                return path
+        aside = place / quarantine.free_name(self._folder.path, self._name(file).replace("/", "-"))
+        entry = quarantine.Entry(self._name(file), 0, file.bytes, file.places, file.lost, file.bytes, aside.name)
+        quarantine.note(self._folder.path, entry)
+        try:
+            os.link(file.path, aside)
+        except OSError:
+            file.path.rename(aside)
+        atomic_file.sync_directory(place)
+        return aside
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
