@@ -1651,12 +1651,12 @@ class TopicWatch:
     def close(self) -> None: ...
 
 def compacted_check(
-    fd: int, node: bytes, topic: int, queue: int, name: bytes, to: int, made: int, /
+    fd: int, node: bytes, topic: int, queue: int, name: bytes, to: int, made: int, end: int, /
 ) -> tuple[int, list[tuple[int, int, int, str]]]:
     """Read all of a file of newest messages: how many of them are sound, and each damaged place (byte in the file,
     first offset that is lost with it, the offset behind the last one, why). `to`: an empty file that gets what is
-    sound, synced, as one that was made at `made` (milliseconds); -1: none. Raises OSError; EUCLEAN: as of
-    compacted_look.
+    sound and below offset `end`, synced, as one that was made at `made` (milliseconds); -1: none. Raises OSError;
+    EUCLEAN: as of compacted_look.
     """
 
 def compacted_look(fd: int, node: bytes, topic: int, queue: int, /) -> dict[str, int]:

@@ -86,13 +86,14 @@ static PyObject *list_of(const wrongs *w) {
     return list;
 }
 
-/* What is sound, into `to` unless that is -1. 0 or an errno. */
-static int check_into(wr_compacted_check *check, int to, uint64_t made, uint64_t *records_n) {
+/* What is sound and below `end`, into `to` unless that is -1. 0 or an errno. */
+static int check_into(wr_compacted_check *check, int to, uint64_t made, uint64_t end, uint64_t *records_n) {
     wr_compacted_writer writer;
     wr_compacted_id id = check->file->id;
     uint64_t size;
     if (to < 0) return wr_compacted_check_all(check, records_n);
     id.made = made;
+    if (id.end > end) id.end = end;
     wr_compacted_begin(&writer, to, &id, wr_key_hash_topic(check->name, check->name_n), &wr_commit_io_system, NULL);
     check->writer = &writer;
     int error = wr_compacted_check_all(check, records_n);
@@ -101,15 +102,15 @@ static int check_into(wr_compacted_check *check, int to, uint64_t made, uint64_t
     return error;
 }
 
-/* compacted_check(fd, node, topic, queue, name, to, made): (records that are sound, [(place, first, next, reason)]). */
+/* compacted_check(fd, node, topic, queue, name, to, made, end): (records that are sound, [(place, first, next, reason)]). */
 static PyObject *compacted_check(PyObject *module, PyObject *args) {
     (void)module;
     int fd, to, error;
     unsigned int topic, queue;
-    unsigned long long made;
+    unsigned long long made, end;
     const char *node, *name;
     Py_ssize_t node_n, name_n;
-    if (!PyArg_ParseTuple(args, "iy#IIy#iK:compacted_check", &fd, &node, &node_n, &topic, &queue, &name, &name_n, &to, &made)) return NULL;
+    if (!PyArg_ParseTuple(args, "iy#IIy#iKK:compacted_check", &fd, &node, &node_n, &topic, &queue, &name, &name_n, &to, &made, &end)) return NULL;
     if (node_n != 16) return PyErr_Format(PyExc_ValueError, "a node is 16 bytes");
     wr_compacted *file = wr_compacted_taken(fd, (const uint8_t *)node, topic, queue);
     if (!file) return NULL;
@@ -117,7 +118,7 @@ static PyObject *compacted_check(PyObject *module, PyObject *args) {
     uint64_t records_n = 0;
     wr_compacted_check check = {.file = file, .name = name, .name_n = (uint32_t)name_n, .wrong = note_wrong, .progress = look_for_signals, .context = &w};
     w.thread = PyEval_SaveThread();
-    error = check_into(&check, to, made, &records_n);
+    error = check_into(&check, to, made, end, &records_n);
     wr_compacted_close(file);
     PyEval_RestoreThread(w.thread);
     PyObject *list = error ? NULL : list_of(&w);
@@ -127,7 +128,7 @@ static PyObject *compacted_check(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef functions[] = {
-    {"compacted_check", compacted_check, METH_VARARGS, "compacted_check(fd, node, topic, queue, name, to, made): what of a file of newest messages is damaged."},
+    {"compacted_check", compacted_check, METH_VARARGS, "compacted_check(fd, node, topic, queue, name, to, made, end): what of a file of newest messages is damaged."},
     {"compacted_look", compacted_look, METH_VARARGS, "compacted_look(fd, node, topic, queue): what a file of newest messages says of itself."},
     {NULL, NULL, 0, NULL},
 };

@@ -69,7 +69,7 @@ static int keep(a_look *l, const wr_record *record, const uint8_t *bytes) {
     l->records_n++;
     l->position = record->physical_offset;
     l->time = record->store_timestamp;
-    if (!l->check->writer) return 0;
+    if (!l->check->writer || record->queue_offset >= l->check->writer->id.end) return 0;
     return wr_compacted_put(l->check->writer, record, bytes, record->body_length ? 0 : wr_compacted_since(f, record->queue_offset));
 }
 

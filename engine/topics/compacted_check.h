@@ -3,7 +3,8 @@
  * Threads: one. Changes nothing; a writer, if there is one, gets what is sound.
  * Invariants
  *   A part that is damaged, or that the disk does not give, costs itself alone: what lies behind it is looked at.
- *   The writer gets a record only if its block has its checksum, it is sound by itself, of this topic and queue, and behind the one before it.
+ *   The writer gets a record only if its block has its checksum, it is sound by itself, of this topic and queue, and behind the one before it,
+ *   and below the end that the writer has.
  * Crash points: none. Who has the writer finishes it, and gives its file a name. */
 #ifndef WR_TOPICS_COMPACTED_CHECK_H
 #define WR_TOPICS_COMPACTED_CHECK_H

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
@@ -46,6 +47,11 @@ class _Wrong:
     next: int
     reason: str
 
+    @classmethod
+    def of(cls, minimum: int, at: int, first: int, next: int, reason: str) -> Self:
+        """What lies at the minimum or behind it, the log has, too. 0: it is not known."""
+        return cls(at, first, max(first, min(next, minimum)) if minimum else next, reason)
+
     @property
     def text(self) -> str:
         lost = f"; messages of offsets {self.first:,} to {self.next - 1:,} are lost" if self.first < self.next else ""
@@ -70,7 +76,13 @@ class _File:
 
     @property
     def lost(self) -> int:
-        return max(self.records - self.sound, 0)
+        """At most: of a damaged place nobody knows how many of its messages the log has, too."""
+        return max(self.records - self.sound, 0) if any(wrong.first < wrong.next for wrong in self.wrongs) else 0
+
+    @property
+    def kept_end(self) -> int:
+        """Where a file of what is sound ends: the log has what lies behind the minimum, with what is damaged here."""
+        return min(self.end, self.minimum or self.end)
 
     @property
     def gap(self) -> str:
@@ -88,7 +100,7 @@ class _File:
     @property
     def cost(self) -> str:
         if not self.lost:
-            return f"no message is lost: all {self.records:,} are sound"
+            return "no message is lost"
         return f"{self.lost:,} of {counted(self.records, 'message')} are lost"
 
 
@@ -180,8 +192,8 @@ class CompactedCheck:
             file.bytes = os.fstat(descriptor).st_size
             head = _core.compacted_look(descriptor, self._node, topic, queue)
             file.end, file.records = head["end"], head["records"]
-            file.sound, wrongs = _core.compacted_check(descriptor, self._node, topic, queue, name, -1, 0)
-            file.wrongs = [_Wrong(*wrong) for wrong in wrongs]
+            file.sound, wrongs = _core.compacted_check(descriptor, self._node, topic, queue, name, -1, 0, 0)
+            file.wrongs = [_Wrong.of(minimum, *wrong) for wrong in wrongs]
         except OSError as error:
             if error.errno not in (errno.EUCLEAN, errno.EIO):
                 raise
@@ -235,14 +247,14 @@ class CompactedCheck:
             to = os.open(new, flags, access.file_mode())
             try:
                 made = time.time_ns() // 1_000_000
-                _core.compacted_check(old, self._node, file.topic, file.queue, name, to, made)
+                _core.compacted_check(old, self._node, file.topic, file.queue, name, to, made, file.kept_end)
                 head = _core.compacted_look(to, self._node, file.topic, file.queue)
                 os.fsync(to)
             finally:
                 os.close(to)
         finally:
             os.close(old)
-        if (head["records"], head["end"]) != (file.sound, file.end):
+        if head["end"] != file.kept_end or (file.kept_end == file.end and head["records"] != file.sound):
             raise StoreError(f"{file.path} changed while it was repaired: another process writes there")
 
     def _link(self, file: _File) -> Path:

@@ -17,7 +17,7 @@ import pytest
 from warren import attach
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.topics.service import node_bytes
+from warren.engine.topics.names import node_bytes
 
 from support.command_line import warren
 from support.compacted_file import CompactedFile, places_of, record

@@ -24,7 +24,7 @@ from warren.engine.topics.check import TopicsCheck
 from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.formats import BOUNDS_TOPIC
 from warren.engine.topics.found import Found
-from warren.engine.topics.service import node_bytes
+from warren.engine.topics.names import node_bytes
 from warren.ipc import access
 
 from support import topic_tables
@@ -222,12 +222,32 @@ def test_each_damaged_block_is_named(case: Case) -> None:
     assert left == [each for n, block in enumerate(case.whole.blocks) if n not in (0, 2) for each in block]
 
 
+def test_what_the_log_has_too_is_not_given_up(case: Case) -> None:
+    """A pass was killed before the minimum rose: a repaired file ends there, so that it never rises over what is
+    damaged.
+    """
+    whole = case.whole
+    last = len(whole.blocks) - 1
+    minimum = offset_of(whole.blocks[last][0])
+    case.flip(places_of(case.content)[f"block{last}"] + 100)
+    check = CompactedCheck(
+        case.node.folder, node_bytes(case.node.superblock.node_id), {7: (b"flights", 2)}, running=False
+    )
+    (problem,) = problems(list(check.examine({(7, 0): minimum, (7, 1): minimum}))).values()
+    assert "1 damaged place" in problem
+    assert "no message is lost" in problem
+    assert check.repair()
+    left = decode(case.path.read_bytes())
+    assert left.end == minimum
+    assert records(left) == [each for block in whole.blocks[:last] for each in block]
+
+
 def test_a_damaged_page_of_keys_costs_nothing(case: Case) -> None:
     at = places_of(case.content)["keys"]
     case.flip(at + 100)
     problem = case.problem
     assert f"at byte {at}: a page of keys does not have its checksum" in problem
-    assert f"no message is lost: all {KEYS} are sound" in problem
+    assert "no message is lost" in problem
     case.repair()
     after = decode(case.path.read_bytes())
     assert (records(after), after.keys, after.since) == (records(case.whole), case.whole.keys, case.whole.since)
