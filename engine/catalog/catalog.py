@@ -689,7 +689,7 @@ class Catalog:
         wanted = topics.checked(id, name, has if queues is None else queues, retention_s, retention_bytes, compacted)
         if found is not None:
             if found != wanted:
-                only = topics.is_retold(found, wanted)
+                only = topics.is_retold(found, wanted) and not found.compacted
                 advice = "topic.set(), or `warren topic set`, changes its retention" if only else AS_IT_IS
                 raise DeclarationMismatch(
                     f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {advice}"

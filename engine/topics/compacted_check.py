@@ -27,6 +27,7 @@ from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted
 from warren.engine.topics.found import Found
+from warren.engine.topics.newest_files import gap_of
 from warren.ipc import access
 
 KIND = "compacted"
@@ -89,7 +90,7 @@ class _File:
         """Which messages should be in it, and are not because it is another file than was written last."""
         if self.end >= self.minimum:
             return ""
-        return f"messages of offsets {self.end:,} to {self.minimum - 1:,} that were kept for readers are gone"
+        return gap_of(self.end, self.minimum)
 
     @property
     def places(self) -> str:

@@ -27,11 +27,12 @@ from typing import NamedTuple
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.engine.saying import Say, counted
 from warren.engine.topics import retention_rules
 from warren.engine.topics.declared import Declaration
+from warren.engine.topics.newest_files import File, gap_of, look, path_of
 from warren.engine.topics.retention import Retention
 from warren.engine.topics.retention_rules import Row
 from warren.engine.topics.serving_calls import ServingCalls, Stopped
@@ -51,15 +52,6 @@ class Rates:
     bytes_min: int = 1 << 20  #: of the log that a pass is worth
 
 
-class File(NamedTuple):
-    """What a queue's file says of itself."""
-
-    end: int  #: offset
-    bytes: int
-    records: int
-    tombstone_ms: int  #: since when the oldest one is there or counts, milliseconds since 1970; 0: there is none
-
-
 class _Due(NamedTuple):
     gain: int
     topic: Declaration
@@ -73,25 +65,6 @@ class _Trouble:
 
     until: dict[tuple[int, int], float] = field(default_factory=dict)
     said: dict[tuple[int, int], str] = field(default_factory=dict)
-
-
-def path_of(folder: Path, topic: int, queue: int) -> Path:
-    """The file of a queue, in the folder `compacted`."""
-    return folder / str(topic) / str(queue)
-
-
-def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
-    """What a file says of itself; None: there is none. Raises OSError; EUCLEAN: it is damaged, or another queue's."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    try:
-        found = _core.compacted_look(fd, node, topic, queue)
-    finally:
-        os.close(fd)
-    oldest = found["oldest"] or found["made"] if found["tombstones"] else 0
-    return File(found["end"], found["bytes"], found["records"], oldest)
 
 
 class Compaction:
@@ -231,8 +204,12 @@ class Compaction:
             return
         if row.minimum > (found.end if found is not None else 0):
             what = "is missing" if found is None else f"is an older one, which ends at offset {found.end}"
-            lost = f"the newest messages below offset {row.minimum} are lost"
-            self._say(f"topic {topic.name!r}, queue {queue}: {path} {what}: {lost}. Does a backup have it?", ERROR)
+            gap = gap_of(found.end if found is not None else 0, row.minimum)
+            self._say(f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}. Does a backup have it?", ERROR)
+            root = (
+                self._place.folder.path
+            )  # the next pass makes another one: what is gone must be known after that, too
+            quarantine.note(root, quarantine.Entry(str(path.relative_to(root)), 0, 0, gap, None))
         if found is not None:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -308,6 +285,8 @@ class Compaction:
         self._trouble.said.pop(key, None)
         self.passes_n += 1
         self._retention.wake()
+        if not gone:  # tombstones have their time now
+            return
         took = time.monotonic() - began
         kept = f"{counted(records, 'message')} of {size:,} bytes stay, {gone:,} went"
         self._say(f"topic {topic.name!r}, queue {queue} was compacted below offset {end}: {kept}; {took:.1f} s", INFO)

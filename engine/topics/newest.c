@@ -27,7 +27,10 @@ static wr_message_kind open_file(wr_topic_reader *r, uint32_t queue, wr_compacte
     snprintf(path, sizeof path, WR_NEWEST_FOLDER "/%u/%u", r->id, queue);
     const int fd = openat(r->place.root, path, O_RDONLY | O_CLOEXEC);
     *error = fd < 0 ? errno : 0;
-    if (*error == ENOENT) return damaged(r, queue, 0, "no such file");
+    if (*error == ENOENT) {
+        *error = 0;
+        return damaged(r, queue, 0, "no such file");
+    }
     if (fd < 0) return WR_MESSAGE_ERROR;
     const wr_compacted_code code = wr_compacted_open(file, fd, r->node, r->id, queue, &wrong, error);
     if (code == WR_COMPACTED_FOUND) return WR_MESSAGE_THERE;
@@ -136,6 +139,11 @@ static wr_message_kind find_in(wr_topic_reader *r, uint32_t queue, uint64_t mini
     uint64_t next, offset = minimum;
     wr_message_kind kind = have_file(r, queue, minimum, &file, error);
     if (kind != WR_MESSAGE_THERE) return kind;
+    /* positions rise with offsets: what lies at the position or behind it is passed by at once, however many of them have the key */
+    if (below != UINT64_MAX && wr_compacted_from(file, WR_COMPACTED_POSITION, below, record, bytes, error) == WR_COMPACTED_FOUND &&
+        record->queue_offset < offset)
+        offset = record->queue_offset;
+    *error = 0;
     for (;;) {
         switch (wr_compacted_find(file, hash, offset, &offset, error)) {
         case WR_COMPACTED_NONE: return WR_MESSAGE_NONE;

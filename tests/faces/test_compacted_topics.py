@@ -155,6 +155,8 @@ def test_every_way_of_reading_finds_the_newest(own: RealNode, node: warren.Node,
     assert "removes all but the newest message of each key" in said
     told = json.loads(command_line.warren("topic", "describe", own.directory, topic.name, "--json").stdout)
     assert [(item["min"], item["max"]) for item in told["queues"]] == bounds
+    assert told["bytes"] == row["bytes"]
+    assert all(item["last_timestamp"] >= item["first_timestamp"] > 0 for item in told["queues"])
     tailed = command_line.warren(
         "topic", "tail", own.directory, topic.name, "--start", "earliest", "--count", str(count), "--json"
     ).stdout
@@ -189,6 +191,27 @@ def test_its_folder_goes_with_it(own: RealNode, node: warren.Node) -> None:
     again = node.topic("short", compacted=True)
     wait_until(lambda: not folder.exists(), 30, what="the folder's end")
     assert again.stats()["messages"] == 0
+
+
+def test_one_key_of_many_messages_finds_them_all(own: RealNode, node: warren.Node) -> None:
+    topic = node.topic("shared", queues=1, compacted=True)
+    bodies = [f"{number} ".encode().ljust(4000, b".") for number in range(600)]
+    topic.append_many(bodies, keys=[[f"id{number}", "cat"] for number in range(600)])
+    compacted(own.directory, topic)
+    assert topic.offsets(0) == (0, 600), "each has a key of its own"
+    assert [record.body for record in topic.find("cat", limit=1000)] == bodies[::-1]
+    assert [record.body for record in topic.find("cat", limit=3)] == bodies[:-4:-1]
+    with topic.hold(0, 0) as held:
+        assert (held.start, held.end) == (0, 600)
+    topic.delete()
+
+
+def test_a_hold_begins_where_there_are_messages(own: RealNode, topic: warren.Topic) -> None:
+    fill(topic)
+    compacted(own.directory, topic)
+    first, end = topic.offsets(0)
+    with topic.hold(0, 0) as held:  # what was replaced is no loss
+        assert (held.start, held.end) == (first, end)
 
 
 def refused(node: warren.Node, topic: warren.Topic) -> list[tuple[str, Callable[[], object]]]:
@@ -247,6 +270,19 @@ def test_a_published_message_needs_what_becomes_its_key(node: warren.Node, topic
         pass
     assert table(topic) == {"12A": b"6", "12B": b"5"}
     node.delete_exchange("keyed")
+
+
+def test_a_dead_letter_without_its_key_waits_alone(node: warren.Node, topic: warren.Topic) -> None:
+    node.declare_exchange("letters", "fanout")
+    node.bind_topic(topic, "letters", key="header:seat")
+    dying = node.queue("dying", message_ttl=0.05, dead_letter_exchange="letters")
+    dying.put(b"without")
+    for number in range(5):
+        dying.put(b"%d" % number, headers={"seat": f"s{number}"})
+    wait_until(lambda: len(table(topic)) == 5, 60, what="the letters that have one")
+    assert set(table(topic)) == {f"s{number}" for number in range(5)}
+    dying.delete()
+    node.delete_exchange("letters")
 
 
 def test_the_command_line_declares_one(own: RealNode) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from warren.engine import _core
+from warren.engine.kernel import quarantine
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
-from warren.engine.topics import compaction
+from warren.engine.topics import newest_files
 from warren.engine.topics.compaction import Rates
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Place, Policy
@@ -307,7 +308,7 @@ def test_a_bad_file_is_said_and_nothing_more_is_lost(node: TopicNode, writer: Wr
     life = node.life()
     writer.put(life, 300, 20, chance)
     life.compact()
-    path = compaction.path_of(node.folder.compacted, 1, 0)
+    path = newest_files.path_of(node.folder.compacted, 1, 0)
     older = path.read_bytes()
     writer.put(life, 300, 20, chance)
     life.compact()
@@ -323,10 +324,15 @@ def test_a_bad_file_is_said_and_nothing_more_is_lost(node: TopicNode, writer: Wr
     if how != "older":
         assert answer is not None
         assert answer[5] is not None, "who reads there is told"
+        found = reader.find(b"k1", -(1 << 63), (1 << 63) - 1, 10, True)
+        assert found is not None
+        assert found[1] is not None, "who looks for a key, too"
     writer.put(life, 300, 20, chance)
     life.compact()
     told = {"damaged": "not compacted, and tried again in an hour", "missing": "is missing", "older": "is an older one"}
     assert any(told[how] in text for text in node.said), node.said
+    noted = [entry.file for entry in quarantine.entries(node.folder.path)]
+    assert noted == ([] if how == "damaged" else ["compacted/1/0"])
     if how == "damaged":
         assert path.read_bytes()[:100] == newest[:100], "it stays as it is"
         path.write_bytes(newest)

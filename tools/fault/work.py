@@ -304,7 +304,7 @@ class Client:
             lambda: self.fan(6),
             lambda: self.put(SOFT, 6, (200, 6000)),
             lambda: self.put_each("small", 3, (500, 4500)),
-            lambda: self.append(40, (100, 2500), "synced"),
+            lambda: self.append(40, (100, 1200), "synced"),
             lambda: self.append(3, (9000, 20_000), "written"),
             lambda: self.append(6, (60, 800), self.rng.choice(("synced", "none")), together=False),
         ]

@@ -6,6 +6,7 @@ Reading takes nothing away: what is printed stays in the topic. While a node run
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import glob
 import heapq
@@ -26,7 +27,8 @@ from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_QUEUES_MAX
 from warren.engine.errors import UsageError
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
-from warren.engine.topics import units
+from warren.engine.topics import newest_files, units
+from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
 from warren.workers.cli.topic_words import found as _found
@@ -47,6 +49,7 @@ BATCH = 1000
 READ = 256
 #: how often topics of several queues are looked at, where there is nothing to print
 LOOK_S = 0.05
+LATEST_MS = 1 << 53  #: milliseconds since 1970: later than any message
 _EARLIEST, _LATEST = "earliest", "latest"
 
 
@@ -204,7 +207,8 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
     with _found(directory, name), warren.attach(directory, name="warren-topic") as node:
         found = node.topic(name, create=False)
         entries = NodeDirectory(directory).read().settings.consume_queue_entries
-        queues = [_queue(node, found, queue, entries) for queue in range(found.queues)]
+        ends = _compacted_ends(directory, rows[0])
+        queues = [_queue(node, found, queue, entries, ends[queue]) for queue in range(found.queues)]
         messages = found.stats()["messages"]
     told = {**rows[0], "queues": queues, "messages": messages}
     told["bytes"] = sum(item["bytes"] for item in queues)
@@ -231,17 +235,32 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         print(topic_exchanges.shown_binding(item))
 
 
-def _queue(node: warren.Node, found: Topic, queue: int, entries: int) -> dict[str, Any]:
-    """What `describe` says of a queue. Times: milliseconds since 1970, None where there is no message."""
+def _compacted_ends(directory: str, row: dict[str, Any]) -> list[int]:
+    """Up to where another file than the log has the messages of each queue of a topic."""
+    found = [0] * row["queues"]
+    node = NodeDirectory(directory)
+    whose, folder = node_bytes(node.read().node_id), TopicsFolder.of(node.path).compacted
+    for queue in range(row["queues"] if row["compacted"] else 0):
+        with contextlib.suppress(OSError):  # damaged: reading it says so
+            file = newest_files.look(newest_files.path_of(folder, row["id"], queue), whose, row["id"], queue)
+            found[queue] = file.end if file is not None else 0
+    return found
+
+
+def _queue(node: warren.Node, found: Topic, queue: int, entries: int, in_log: int) -> dict[str, Any]:
+    """What `describe` says of a queue, whose messages from `in_log` on are in the log. Times: milliseconds since 1970,
+    None where there is no message.
+    """
     first, end = found.offsets(queue)
     folder = TopicsFolder.of(node.directory).queues / found.name / str(queue)
+    last = found.offset_at(queue, LATEST_MS, "upper") if first < end else None  # of a compacted topic it may be any
     return {
         "queue": queue,
         "min": first,
         "max": end,
-        "bytes": units.bytes_between(folder, entries, first, end),
+        "bytes": units.bytes_between(folder, entries, max(first, min(in_log, end)), end),
         "first_timestamp": _stored(found, queue, first),
-        "last_timestamp": _stored(found, queue, end - 1),
+        "last_timestamp": _stored(found, queue, last if last is not None else -1),
     }
 
 

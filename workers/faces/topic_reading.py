@@ -292,8 +292,9 @@ class TopicReading:
         stop = high if stop is None else checked_count(stop, "end", 0, TIME_MAX)
         if stop > high or first > stop:
             raise UsageError(f"queue {queue} ends at offset {high}: messages from {first} to {stop} cannot be held")
-        if first < low:
+        if first < low and not self.declared.compacted:
             raise data_loss(self.declared.name, queue, first, low)
+        first = max(first, low)
         position = self._ask(_core.TopicReader.position_of, queue, first) if first < stop else -1
         holds = holds_of(self.client.attachment())
         number = holds.add(position) if position >= 0 else 0  # -1: nothing is there to be held
@@ -315,7 +316,7 @@ class TopicReading:
         finally:
             place.give(self.declared, reader)
         low = bounds[0] if bounds is not None else self.offsets(queue)[0]
-        if low > first:
+        if low > first and not self.declared.compacted:
             raise data_loss(self.declared.name, queue, first, low)
 
     # -- waiting ------------------------------------------------------------------------------------------------

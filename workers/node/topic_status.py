@@ -10,7 +10,7 @@ from warren.engine.catalog.group_topics import Owner, owner_of
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
-from warren.engine.topics import compaction
+from warren.engine.topics import newest_files
 from warren.engine.topics.names import node_bytes
 from warren.ipc import names, region
 from warren.ipc.superblock import Superblock
@@ -66,8 +66,8 @@ def _newest(node_id: int, topic: TopicDeclaration, folder: TopicsFolder | None) 
     for queue in range(topic.queues if topic.compacted and folder is not None else 0):
         assert folder is not None
         with contextlib.suppress(OSError):
-            found = compaction.look(
-                compaction.path_of(folder.compacted, topic.id, queue), node_bytes(node_id), topic.id, queue
+            found = newest_files.look(
+                newest_files.path_of(folder.compacted, topic.id, queue), node_bytes(node_id), topic.id, queue
             )
             if found is not None:
                 messages, size = messages + found.records, size + found.bytes

@@ -50,6 +50,7 @@ from warren.engine.errors import (
     NodeNotRunning,
     QueueNotFound,
     TopicNotFound,
+    UsageError,
 )
 from warren.engine.kernel.protocol import REASONS
 from warren.engine.queues.causes import Causes
@@ -253,7 +254,8 @@ class Forwarder(threading.Thread):
                 continue
             try:
                 confirm = self._publish(client, source, letter)
-            except MessageTooLarge as error:  # taken when the node had a larger profile: it alone waits
+            # taken when the node had a larger profile, or without what a compacted topic needs: it alone waits
+            except (MessageTooLarge, UsageError) as error:
                 too_large = error
                 back.append(letter)
                 continue

@@ -1,0 +1,42 @@
+"""Files of the newest messages of compacted topics: where they are, and what they say of themselves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from warren.engine import _core
+
+
+class File(NamedTuple):
+    """What a queue's file says of itself."""
+
+    end: int  #: offset
+    bytes: int
+    records: int
+    tombstone_ms: int  #: since when the oldest one is there or counts, milliseconds since 1970; 0: there is none
+
+
+def path_of(folder: Path, topic: int, queue: int) -> Path:
+    """The file of a queue, in the folder `compacted`."""
+    return folder / str(topic) / str(queue)
+
+
+def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
+    """What a file says of itself; None: there is none. Raises OSError; EUCLEAN: it is damaged, or another queue's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        found = _core.compacted_look(fd, node, topic, queue)
+    finally:
+        os.close(fd)
+    oldest = found["oldest"] or found["made"] if found["tombstones"] else 0
+    return File(found["end"], found["bytes"], found["records"], oldest)
+
+
+def gap_of(end: int, minimum: int) -> str:
+    """What a file that ends there, or is missing (0), lacks."""
+    return f"messages of offsets {end:,} to {minimum - 1:,} that were kept for readers are gone"
