@@ -162,7 +162,7 @@ static int copy_old(a_pass *p) {
 
 static int run(a_pass *p) {
     const wr_compact_job *job = p->job;
-    if (job->old && job->old->id.end > job->from) return EINVAL;
+    if (job->old && job->old->id.end != job->from) return EINVAL;
     if (getrandom(p->secret, sizeof p->secret, 0) != sizeof p->secret) return errno ? errno : EIO;
     int error = each_of_log(p, note);
     if (error) return error;

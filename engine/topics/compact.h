@@ -18,7 +18,7 @@ typedef struct {
     uint8_t node[16];
     uint32_t queue;
     wr_compacted *old;       /* NULL: there is none yet. The queue's minimum is its end */
-    uint64_t from;           /* offset: the old file's end, or the queue's minimum without one, and where that is higher: what lay between is lost */
+    uint64_t from;           /* offset: the old file's end, or the queue's minimum without one */
     uint64_t end;            /* offset: records from here on stay in the log alone */
     uint64_t synced;         /* position: so do those that do not end below it */
     uint64_t keys_max;       /* different keys from `from` on: the one too many ends it there */
@@ -40,7 +40,7 @@ typedef struct {
     char wrong[WR_COMPACT_WORDS];           /* of EUCLEAN: which file is damaged, where and how */
 } wr_compact_result;
 
-/* 0: the new file is whole, and on stable storage. ECANCELED: `stop`; EUCLEAN: damage; ESTALE: what is read went meanwhile; EINVAL: `old` ends
- * behind `from`; or an errno. The file is worth nothing then. */
+/* 0: the new file is whole, and on stable storage. ECANCELED: `stop`; EUCLEAN: damage; ESTALE: what is read went meanwhile; EINVAL: `old` does
+ * not end at `from`; or an errno. The file is worth nothing then. */
 int wr_compact(const wr_compact_job *job, wr_compact_result *result);
 #endif

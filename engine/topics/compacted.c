@@ -299,6 +299,10 @@ static wr_compacted_code open_file(wr_compacted *f, const uint8_t *node, uint32_
         *error = errno;
         return WR_COMPACTED_ERROR;
     }
+    if (!S_ISREG(status.st_mode)) {
+        *wrong = "it is no file";
+        return WR_COMPACTED_DAMAGED;
+    }
     f->size = (uint64_t)status.st_size;
     if (!(f->page = malloc(PAGE_BYTES))) {
         *error = ENOMEM;

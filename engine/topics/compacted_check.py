@@ -211,20 +211,22 @@ class CompactedCheck:
         for file in self._files:
             if file.unusable:
                 done.append(self._set_aside(file))
-            elif file.wrongs:
+            elif file.wrongs and not file.gap:
                 done.append(self._rewrite(file))
-            if file.gap and quarantine.note(
-                self._folder.path, quarantine.Entry(self._name(file), 0, 0, file.gap, None)
-            ):
+            if file.gap and file.there and not file.unusable:  # what it has may have been replaced since
+                done.append(self._set_aside(file))
+            missing = quarantine.Entry(self._name(file), 0, 0, gap_of(0, file.minimum), None)
+            if file.gap and quarantine.note(self._folder.path, missing):
                 report = f"{quarantine.QUARANTINE}/{quarantine.REPORT}"
                 done.append(f"{file.path}: {file.gap}; written down in {report}")
         return done
 
     def _set_aside(self, file: _File) -> str:
-        target = quarantine.move(self._folder.path, file.path, file.unusable)
+        why = file.unusable or f"an older copy: {file.gap}"
+        target = quarantine.move(self._folder.path, file.path, why)
         if target is None:
             raise StoreError(f"cannot move {file.path} to the quarantine: free some space and try again")
-        return f"{file.path}: {file.unusable}; moved to {target}, and how many messages that cost nobody can say"
+        return f"{file.path}: {why}; moved to {target}, and how many messages that cost nobody can say"
 
     def _rewrite(self, file: _File) -> str:
         """The sound messages of a damaged file in another one in its place."""

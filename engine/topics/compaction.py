@@ -38,6 +38,8 @@ from warren.engine.topics.retention_rules import Row
 from warren.engine.topics.serving_calls import ServingCalls, Stopped
 from warren.ipc import access
 
+#: what to do about a damaged, old or missing file
+CHECK = "`warren check` says more; with --repair, when the node is down, it keeps what is sound, and gives up the rest"
 DAMAGED_S = 3600.0  #: until a queue with damage is tried again
 
 
@@ -167,7 +169,7 @@ class Compaction:
         except FileNotFoundError:
             return
         for path in there:
-            if path.name.isdecimal() and int(path.name) not in topics:
+            if path.name.isdecimal() and int(path.name) not in topics and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
                 id = int(path.name)
                 self._known.discard(id)
@@ -184,7 +186,8 @@ class Compaction:
         with atomic_file.explained(f"cannot read {folder}"):
             if folder.is_dir():
                 for path in folder.glob(f"*{NEW_SUFFIX}"):
-                    path.unlink()
+                    if path.is_file():
+                        path.unlink()
             for queue, row in enumerate(rows):
                 self._find_file(topic, queue, row)
             if folder.is_dir():
@@ -205,11 +208,9 @@ class Compaction:
         if row.minimum > (found.end if found is not None else 0):
             what = "is missing" if found is None else f"is an older one, which ends at offset {found.end}"
             gap = gap_of(found.end if found is not None else 0, row.minimum)
-            self._say(f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}. Does a backup have it?", ERROR)
-            root = (
-                self._place.folder.path
-            )  # the next pass makes another one: what is gone must be known after that, too
-            quarantine.note(root, quarantine.Entry(str(path.relative_to(root)), 0, 0, gap, None))
+            if found is not None or not self._is_given_up(path, gap):
+                self._damaged(key, f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}")
+                return
         if found is not None:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -218,6 +219,12 @@ class Compaction:
                 os.close(fd)
             self._files[key] = found
             self.ends[key] = found.end
+
+    def _is_given_up(self, path: Path, gap: str) -> bool:
+        """A repair has written down that what a missing file had is gone."""
+        root = self._place.folder.path
+        name = str(path.relative_to(root))
+        return any((entry.file, entry.reason) == (name, gap) for entry in quarantine.entries(root))
 
     # -- what is due --------------------------------------------------------------------------------------------
 
@@ -250,6 +257,8 @@ class Compaction:
     def _is_due(self, row: Row, file: File | None, forced_to: int, too_old: int) -> bool:
         """`forced_to`, `too_old`: what lies below in the log shall go, or holds up more than all files have."""
         size = file.bytes if file is not None else 0
+        if file is None and row.minimum:
+            return True  # what it had was given up
         much = row.bytes >= max(self._rates.bytes_min, self._rates.dirty * size) or row.first < max(forced_to, too_old)
         if much and row.maximum > row.minimum:
             return True
@@ -303,7 +312,12 @@ class Compaction:
             return fd
 
         root = opened(self._place.folder.path, os.O_RDONLY | os.O_DIRECTORY)
-        old = opened(path, os.O_RDONLY | os.O_NOFOLLOW) if file is not None else -1
+        old = -1
+        if file is not None:
+            try:
+                old = opened(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError as error:
+                raise OSError(errno.EUCLEAN, f"{path}: {error.strerror}") from error
         fd = opened(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         access.let_in(fd)
         reader = retention_rules.reader_of(self._place, root, topic, self._node)
@@ -331,4 +345,4 @@ class Compaction:
         self._trouble.until[key] = time.monotonic() + DAMAGED_S
         if self._trouble.said.get(key) != what:
             self._trouble.said[key] = what
-            self._say(f"not compacted, and tried again in an hour: {what}; `warren check` says more", ERROR)
+            self._say(f"not compacted, and tried again in an hour: {what}; {CHECK}", ERROR)

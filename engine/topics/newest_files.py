@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +25,17 @@ def path_of(folder: Path, topic: int, queue: int) -> Path:
 
 
 def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
-    """What a file says of itself; None: there is none. Raises OSError; EUCLEAN: it is damaged, or another queue's."""
+    """What a file says of itself; None: there is none. Raises OSError; EUCLEAN: it is damaged, another queue's, or no
+    file.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise OSError(errno.EUCLEAN, "it is no file") from error
     try:
         found = _core.compacted_look(fd, node, topic, queue)
     finally:

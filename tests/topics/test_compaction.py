@@ -319,27 +319,73 @@ def test_a_bad_file_is_said_and_nothing_more_is_lost(node: TopicNode, writer: Wr
     else:
         path.write_bytes(older if how == "older" else newest[:100] + bytes([newest[100] ^ 1]) + newest[101:])
     life = node.life()
-    reader = _reader(life)
-    answer = reader.read(0, 0, 1 << 60, 1000, 1 << 20, ())
-    if how != "older":
-        assert answer is not None
-        assert answer[5] is not None, "who reads there is told"
-        found = reader.find(b"k1", -(1 << 63), (1 << 63) - 1, 10, True)
-        assert found is not None
-        assert found[1] is not None, "who looks for a key, too"
+    minimum = life.row(1, 0)["minimum"]  # type: ignore[index]
+    told_to_readers(life, minimum)
     writer.put(life, 300, 20, chance)
-    life.compact()
-    told = {"damaged": "not compacted, and tried again in an hour", "missing": "is missing", "older": "is an older one"}
-    assert any(told[how] in text for text in node.said), node.said
-    noted = [entry.file for entry in quarantine.entries(node.folder.path)]
-    assert noted == ([] if how == "damaged" else ["compacted/1/0"])
+    life.compact(2)
+    told = {"damaged": str(path), "missing": "is missing", "older": "is an older one"}
+    (said,) = [text for text in node.said if "not compacted, and tried again in an hour" in text]
+    assert told[how] in said
+    assert "warren check" in said
+    assert life.row(1, 0)["minimum"] == minimum, "nothing is made of what is left"  # type: ignore[index]
+    assert life.row(1, 1)["minimum"] > 0, "others go on"  # type: ignore[index]
+    told_to_readers(life, minimum)
     if how == "damaged":
-        assert path.read_bytes()[:100] == newest[:100], "it stays as it is"
         path.write_bytes(newest)
         life.service.compaction._trouble.until = dict.fromkeys(life.service.compaction._trouble.until, 0.0)
         life.compact(3)
         assert Reading(life).values() == writer.values(), "whole again, it goes on"
+        assert life.stop()
+        return
+    assert life.stop()
+    path.unlink(missing_ok=True)
+    gap = newest_files.gap_of(0, minimum)
+    assert quarantine.note(node.folder.path, quarantine.Entry("compacted/1/0", 0, 0, gap, None))
+    life = node.life()  # a repair has given it up
+    life.compact(2)
+    assert life.row(1, 0)["minimum"] > minimum  # type: ignore[index]
+    found = Reading(life).values()
+    assert found.items() <= writer.values().items()
+    assert life.stop()
+
+
+def told_to_readers(life: Life, minimum: int) -> None:
+    """Who reads or looks below the minimum of the first queue is told, and sees nothing of it."""
+    reader = _reader(life)
+    answer = reader.read(0, 0, 1 << 60, 1000, 1 << 20, ())
+    assert answer is not None
+    assert answer[5] is not None
+    assert (answer[1], answer[4]) == (minimum, [])
+    for found in (
+        reader.find(b"k1", -(1 << 63), (1 << 63) - 1, 10, True),
+        reader.find_id("7F00000100002A9F" + "0" * 16),
+    ):
+        assert found is not None
+        assert found[1] is not None
     reader.close()
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "link", "folder beside"])
+def test_what_is_no_file_concerns_its_queue_alone(node: TopicNode, writer: Writer, what: str) -> None:
+    life = node.life()
+    writer.put(life, 300, 20, random.Random(10))
+    life.compact()
+    assert life.stop()
+    path = newest_files.path_of(node.folder.compacted, 1, 0)
+    if what == "folder beside":
+        path.with_name(f"0{NEW_SUFFIX}").mkdir()
+    else:
+        path.unlink()
+        {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("1")}[what]()
+    (node.folder.compacted / "77").write_text("of nobody")
+    life = node.life()
+    before = [life.row(1, queue)["minimum"] for queue in range(2)]  # type: ignore[index]
+    if what != "folder beside":
+        told_to_readers(life, before[0])
+    writer.put(life, 300, 20, random.Random(11))
+    life.compact(2)
+    after = [life.row(1, queue)["minimum"] for queue in range(2)]  # type: ignore[index]
+    assert (after[0], after[1] > before[1]) == (before[0], True)
     assert life.stop()
 
 

@@ -69,6 +69,8 @@ class ReadStatus(IntEnum):
 _DAMAGED = 8
 #: of what is derived from the log
 AGAIN = "`warren check --repair`, when the node is down, makes it again from the log"
+#: of the newest messages of a compacted topic
+SOUND = "no other file has them: does a backup? `warren check --repair`, when the node is down, keeps what is sound"
 #: there may be something later
 _NOTHING_YET = (
     ReadStatus.NO_MATCHED_MESSAGE,
@@ -456,7 +458,9 @@ class TopicReading:
 
     def _named(self, found: tuple[str, int, str, str], advice: str) -> CorruptRecord:
         file, position, expected, there = found
-        if not file.startswith("commitlog/"):
+        if file.startswith("compacted/"):
+            advice = f"{advice}; {SOUND}"
+        elif not file.startswith("commitlog/"):
             advice = f"{advice}; {AGAIN}"
         return CorruptRecord(self.client.directory.path / TOPICS / file, position, expected, there, advice)
 
