@@ -198,6 +198,8 @@ class Compaction:
 
     def _find_file(self, topic: Declaration, queue: int, row: Row) -> None:
         path, key = path_of(self._folder, topic.id, queue), (topic.id, queue)
+        self._files.pop(key, None)
+        self.ends.pop(key, None)
         try:
             found = look(path, self._node, *key)
         except OSError as error:
@@ -230,6 +232,8 @@ class Compaction:
 
     def _due(self, topics: dict[int, Declaration]) -> Iterator[_Due]:
         """Queues, those with the most to gain first."""
+        if not topics:
+            return iter(())
         rows = retention_rules.rows_of(self._place.rows)
         log_end: int = self._calls.ask(self._server.counters)["synced"]
         forced = self._retention.share() >= self._policy.marks.forced
@@ -282,8 +286,10 @@ class Compaction:
             atomic_file.sync_directory(path.parent)
             self._reached("compact.renamed")
             found = look(path, self._node, *key)
-            assert found is not None
+            if found is None:
+                raise OSError(errno.EUCLEAN, f"{path} is gone")
         except OSError as error:
+            self._known.discard(topic.id)  # it may have its name, and not be durable: its files are looked at anew
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
             self._failed(due, path, error)
@@ -333,6 +339,8 @@ class Compaction:
             raise Stopped
         if error.errno == errno.ESTALE:
             return  # the topic was deleted, or what was read went: the next look sees that
+        if error.errno == errno.EINVAL:
+            return  # another file is there than this worker made: the next look sees which
         if error.errno == errno.EUCLEAN:
             self._damaged(key, f"topic {due.topic.name!r}, queue {due.queue}: {error.strerror}")
             return

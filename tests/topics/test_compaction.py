@@ -5,6 +5,7 @@ Method: a topic worker without a node, whose compaction looks when the test says
 dictionary says what has to be found. Kills at each crash point, in a process of its own.
 """
 
+import errno
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from warren.engine import _core
-from warren.engine.kernel import quarantine
+from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.engine.topics import newest_files
 from warren.engine.topics.compaction import Rates
@@ -299,6 +300,52 @@ def test_a_file_that_a_start_finds_raises_the_minimum_without_a_pass(node: Topic
     assert life.service.compaction.passes_n == 0
     assert life.service.compaction.ends == {(1, queue): life.maximum(1, queue) for queue in range(2)}
     assert Reading(life).values() == writer.values()
+    assert life.stop()
+
+
+def test_a_name_that_is_not_durable_raises_no_minimum(
+    node: TopicNode, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = node.life()
+    writer.put(life, 300, 20, random.Random(12))
+    synced: list[Path] = []
+
+    def fails_at_first(path: Path) -> None:
+        synced.append(path)
+        if path.name == "1" and synced.count(path) <= 2:
+            raise OSError(errno.EIO, "no sync")
+        sync(path)
+
+    sync = atomic_file.sync_directory
+    monkeypatch.setattr(atomic_file, "sync_directory", fails_at_first)
+    life.compact()
+    assert files(node) == ["1/0", "1/1"], "they have their names"
+    assert [life.row(1, queue)["minimum"] for queue in range(2)] == [0, 0]  # type: ignore[index]
+    assert Reading(life).values() == writer.values()
+    life.compact(2)
+    assert [life.row(1, queue)["minimum"] for queue in range(2)] == [life.maximum(1, queue) for queue in range(2)]  # type: ignore[index]
+    assert Reading(life).values() == writer.values()
+    assert life.stop()
+
+
+def test_a_file_that_is_put_back_meanwhile_is_not_gone_on_from(node: TopicNode, writer: Writer) -> None:
+    chance = random.Random(13)
+    life = node.life()
+    writer.put(life, 300, 20, chance)
+    life.compact()
+    path = newest_files.path_of(node.folder.compacted, 1, 0)
+    older = path.read_bytes()
+    writer.put(life, 300, 20, chance)
+    life.compact()
+    minimum = life.row(1, 0)["minimum"]  # type: ignore[index]
+    path.unlink()
+    path.write_bytes(older)
+    writer.put(life, 300, 20, chance)
+    life.compact(3)
+    assert life.row(1, 0)["minimum"] == minimum  # type: ignore[index]
+    assert path.read_bytes() == older
+    assert any("is an older one" in text for text in node.said)
+    told_to_readers(life, minimum)
     assert life.stop()
 
 
