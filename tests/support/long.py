@@ -11,7 +11,7 @@ LONG = bool(os.environ.get("WARREN_LONG_TESTS"))
 
 def rounds(most: int) -> int:
     """How often something is tried that goes by chance."""
-    return most if LONG else max(1, most * 2 // 5)
+    return most if LONG else max(1, most // 4)
 
 
 def in_part(values: Iterable[Any], kept: int = 1) -> list[Any]:

@@ -534,7 +534,7 @@ static void damage_is_said(void) {
     const uint64_t size = result.size;
     CHECK(!says_nothing_else(&g, &wanted, copy_of(job.fd, size)));
     a_look_at_a_bad_disk(copy_of(job.fd, size));
-    for (int i = 0; i < ROUNDS(3000); i++) { /* one bit; the head and the tables more often */
+    for (int i = 0; i < ROUNDS(1000); i++) { /* one bit; the head and the tables more often */
         const int copy = copy_of(job.fd, size);
         const uint64_t part = random_below(3), at = part == 0 ? random_below(200) : part == 1 ? size - 1 - random_below(3000) : random_below(size);
         uint8_t byte;

@@ -271,8 +271,9 @@ class TopicMachine(RuleBasedStateMachine):
             found = self.topic.find_id(kept.id)
             assert found is not None
             assert kept_of(found) == kept
-            for beside in (-1, 1, 7):
-                assert self.topic.find_id(f"{kept.id[:-16]}{max(0, kept.position + beside):016X}") is None
+            for position in (kept.position + beside for beside in (-1, 1, 7)):
+                if position >= 0:  # the log's first record lies at 0
+                    assert self.topic.find_id(f"{kept.id[:-16]}{position:016X}") is None
         for gone in self.gone[-3:]:
             assert self.topic.find_id(gone.id) is None
 
