@@ -124,6 +124,7 @@ def test_keys_keep_their_queue_and_order(directory: Path, topic: warren.Topic) -
         )
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_unconfirmed(directory: Path, topic: warren.Topic) -> None:
     confirms = [topic.append(b"%d" % n, wait=False) for n in range(100_000)]
     positions = [confirm.result(120 * patience()) for confirm in confirms]

@@ -1214,6 +1214,7 @@ def test_a_disk_without_room_for_transient_rows_is_reported_and_costs_memory_onl
     worker.kill()
 
 
+@pytest.mark.long
 def test_under_pressure_rows_leave_memory_earlier_and_order_stays(tmp_path: Path) -> None:
     node = Node(tmp_path, queues=[Queue(1), Queue(3, durable=False)], journal_files_max=4, memory_bytes=8 << 20)
     worker = node.worker()
@@ -1246,6 +1247,7 @@ def test_under_pressure_rows_leave_memory_earlier_and_order_stays(tmp_path: Path
     worker.kill()
 
 
+@pytest.mark.long
 def test_many_acks_of_a_long_backlog_are_applied_without_waiting_for_their_journal_file(tmp_path: Path) -> None:
     """The last messages of the backlog are not acked: so the file that holds the acks cannot be given up."""
     node = Node(tmp_path, journal_files_max=2, memory_bytes=60_000, file_bytes=1 << 20)

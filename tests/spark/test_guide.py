@@ -68,6 +68,7 @@ def test_there_is_a_test_for_each_snippet() -> None:
     assert len(SNIPPETS) == 2
 
 
+@pytest.mark.long
 def test_the_example(tmp_path: Path) -> None:
     said = run(ROOT / "docs/examples/spark_stream.py", tmp_path, stop=True)
     totals = [f'{{"shop":{shop},"orders":100,"items":{sum(range(shop, 300, 3))}}}' for shop in range(3)]

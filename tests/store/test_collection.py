@@ -136,6 +136,7 @@ def read_on(directory: Path, given: Connection, over: Event) -> None:
     given.send((reads, wrong))
 
 
+@pytest.mark.long
 def test_disk_use_is_bounded_and_reads_go_on(tmp_path: Path) -> None:
     """Slow ackers: some messages live long among many that live shortly. Readers read the long-lived ones meanwhile."""
     directory = tmp_path / "node"

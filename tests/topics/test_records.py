@@ -20,6 +20,7 @@ from warren.engine.topics import formats, records
 from warren.engine.topics.records import Checks, Found, Host, Record, Scanned
 
 from support import topic_tables as tables
+from support.long import in_part
 
 U31, U32, U63, U64 = (st.integers(0, (1 << bits) - 1) for bits in (31, 32, 63, 64))
 HOSTS = st.builds(Host, st.ip_addresses().map(str), U32)
@@ -237,7 +238,7 @@ def without_checksum(name: str, made: bytes) -> dict[int, str]:
     return found
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", in_part(SAMPLES))
 def test_each_change_of_a_byte_is_found_or_is_in_a_field_without_checksum(name: str) -> None:
     made = records.encode(SAMPLES[name])
     expected = fields_of(SAMPLES[name])
