@@ -17,25 +17,23 @@ import contextlib
 import errno
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import NamedTuple
 
 from warren.engine import _core
-from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.engine.saying import Say, counted
 from warren.engine.topics import retention_rules
 from warren.engine.topics.declared import Declaration
+from warren.engine.topics.looker import Looker, Stopped
 from warren.engine.topics.newest_files import File, gap_of, look, path_of
 from warren.engine.topics.retention import Retention
 from warren.engine.topics.retention_rules import Row
-from warren.engine.topics.serving_calls import ServingCalls, Stopped
 from warren.ipc import access
 
 #: what to do about a damaged, old or missing file
@@ -69,8 +67,10 @@ class _Trouble:
     said: dict[tuple[int, int], str] = field(default_factory=dict)
 
 
-class Compaction:
+class Compaction(Looker):
     """Compaction of one topic worker. The serving thread calls take, wake and end."""
+
+    REFUSED = "compacted topics wait"
 
     def __init__(
         self,
@@ -83,70 +83,25 @@ class Compaction:
         reached: Callable[[str], None],
     ) -> None:
         """`node`: whose files; `topics`: those that are served; `reached`: called at crash points."""
+        super().__init__("warren-compact", server.kick, lambda: retention.policy.check_s, say)
         self._server, self._retention, self._node, self._rates = server, retention, node, rates
         self._place, self._policy = retention.place, retention.policy
         self._folder = self._place.folder.compacted
-        self._topics, self._say, self._reached = topics, say, reached
-        self._stop = threading.Event()
+        self._topics, self._reached = topics, reached
         self._stop_pass = bytearray(1)
-        self._wake = threading.Event()
-        self._calls = ServingCalls(server.kick, self._stop)
         self._files: dict[tuple[int, int], File] = {}
         self._known: set[int] = set()  # topics whose files were looked for
         self._trouble = _Trouble()
         self.ends: dict[tuple[int, int], int] = {}  #: (topic, queue) → the end of its file
         self.passes_n = 0  #: that were done
-        self.looks_n = 0
-        self.crash: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, name="warren-compact", daemon=True)
         retention.compacted = self.ends
-
-    # -- the serving thread -------------------------------------------------------------------------------------
-
-    def take(self) -> None:
-        """Do what the thread asks for."""
-        if self.crash is not None:
-            raise self.crash
-        self._calls.take()
-
-    def wake(self) -> None:
-        """Look now."""
-        self._wake.set()
 
     def end(self) -> None:
         """Stop the thread; what a pass has written so far is left to the next start."""
-        self._stop.set()
         self._stop_pass[0] = 1
-        self._wake.set()
-        if self.thread.ident is not None:
-            self.thread.join()
-        self._calls.refuse()
+        super().end()
 
-    # -- the thread ---------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        said = ""
-        while True:
-            self._wake.wait(self._policy.check_s)
-            self._wake.clear()
-            if self._stop.is_set():
-                return
-            try:
-                self.look()
-                said = ""
-            except Stopped:
-                return
-            except (StoreError, OSError, MemoryError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    self._say(f"compacted topics wait, tried again: {error}", WARNING)
-            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: as of retention
-                self.crash = error
-                self._server.kick()
-                return
-            self.looks_n += 1
-
-    def look(self) -> None:
+    def look(self) -> bool:
         """Make the passes that are due."""
         topics = {topic.id: topic for topic in self._topics() if topic.compacted}
         with atomic_file.explained(f"cannot read {self._folder}"):
@@ -157,10 +112,7 @@ class Compaction:
         for due in self._due(topics):
             self._check_stop()
             self._pass(due)
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise Stopped
+        return False
 
     def _remove_others(self, topics: dict[int, Declaration]) -> None:
         """Folders of topics that were deleted. An id is given once, so nobody makes such a folder meanwhile."""
@@ -230,12 +182,12 @@ class Compaction:
 
     # -- what is due --------------------------------------------------------------------------------------------
 
-    def _due(self, topics: dict[int, Declaration]) -> Iterator[_Due]:
+    def _due(self, topics: dict[int, Declaration]) -> list[_Due]:
         """Queues, those with the most to gain first."""
         if not topics:
-            return iter(())
+            return []
         rows = retention_rules.rows_of(self._place.rows)
-        log_end: int = self._calls.ask(self._server.counters)["synced"]
+        log_end: int = self._on_loop(self._server.counters)["synced"]
         forced = self._retention.share() >= self._policy.marks.forced
         forced_to = self._retention.first + self._place.log_file_bytes if forced else 0
         turn = max(self._place.log_file_bytes, sum(file.bytes for file in self._files.values()))
@@ -256,7 +208,7 @@ class Compaction:
                     continue  # damaged; or its minimum has not risen yet
                 if self._is_due(row, file, min(forced_to, log_end), log_end - turn):
                     found.append(_Due(row.bytes, topic, queue, row))
-        return iter(sorted(found, key=lambda item: -item.gain))
+        return sorted(found, key=lambda item: -item.gain)
 
     def _is_due(self, row: Row, file: File | None, forced_to: int, too_old: int) -> bool:
         """`forced_to`, `too_old`: what lies below in the log shall go, or holds up more than all files have."""
@@ -310,7 +262,7 @@ class Compaction:
         """The new file, synced. Raises OSError."""
         topic, row, rates = due.topic, due.row, self._rates
         file = self._files.get((topic.id, due.queue))
-        synced: int = self._calls.ask(self._server.counters)["synced"]
+        synced: int = self._on_loop(self._server.counters)["synced"]
 
         def opened(path: Path, flags: int) -> int:
             fd = os.open(path, flags | os.O_CLOEXEC, access.file_mode())

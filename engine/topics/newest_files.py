@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -42,6 +43,15 @@ def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
         os.close(fd)
     oldest = found["oldest"] or found["made"] if found["tombstones"] else 0
     return File(found["end"], found["bytes"], found["records"], oldest)
+
+
+def of_topic(folder: Path, node: bytes, topic: int, queues: int) -> list[File | None]:
+    """What the file of each queue says; None: there is none, or nothing of it can be read: readers are told why."""
+    found: list[File | None] = [None] * queues
+    for queue in range(queues):
+        with contextlib.suppress(OSError):
+            found[queue] = look(path_of(folder, topic, queue), node, topic, queue)
+    return found
 
 
 def gap_of(end: int, minimum: int) -> str:

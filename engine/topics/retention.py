@@ -20,7 +20,6 @@ start finds files that may go, and goes on).
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,16 +27,15 @@ from logging import INFO, WARNING
 from typing import Any
 
 from warren.engine import _core
-from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say
 from warren.engine.topics import bounds, log_files, retention_rules
 from warren.engine.topics.declared import Declaration
 from warren.engine.topics.formats import BOUNDS_TOPIC
+from warren.engine.topics.looker import LOOK_S, Looker, Stopped
 from warren.engine.topics.retention_clock import RetentionClock
 from warren.engine.topics.retention_rules import Row, Rules
-from warren.engine.topics.serving_calls import LOOK_S, ServingCalls, Stopped
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 
@@ -85,8 +83,10 @@ def disk_use(path: str) -> tuple[int, int]:
     return (used * found.f_frsize, (used + found.f_bavail) * found.f_frsize) if found.f_blocks else (0, 1)
 
 
-class Retention:
+class Retention(Looker):
     """Retention of one topic worker. The serving thread calls begin, take, on_timer, wake and end."""
+
+    REFUSED = "nothing is removed of topics"
 
     def __init__(
         self,
@@ -100,23 +100,17 @@ class Retention:
         reached: Callable[[str], None],
     ) -> None:
         """`index`: of the server; `topics`: those that are served."""
+        super().__init__("warren-retain", server.kick, lambda: policy.check_s, say)
         self._server, self._superblock, self._index = server, superblock, index
         self.place, self.policy, self._topics = place, policy, topics
-        self._say, self._reached = say, reached
+        self._reached = reached
         self._disk = policy.disk or disk_use
         self._first = 0  # where the log's first file begins
-        self._stop = threading.Event()
-        self._calls = ServingCalls(server.kick, self._stop)
-        self._on_loop = self._calls.ask
-        self._wake = threading.Event()
         self._full = False
         self._stuck = ""  # why nothing went, though the disk asks for it
-        self._refused = ""
         self._clean_error = 0
         self._due: dict[tuple[int, int], tuple[int, int]] = {}  # when the first message of a queue was stored
         self._untold: set[tuple[int, int]] = set()  # queues whose minimum rose, and the log does not say so yet
-        self.looks_n = 0  #: that were done
-        self.crash: BaseException | None = None
         #: X → from where on the log is needed because of X, if the files below a position shall go (on the serving
         #: thread): who needs it from further back may do something about it until it is asked the next time
         self.needed: dict[str, Callable[[int], int]] = {}
@@ -125,7 +119,6 @@ class Retention:
         self.carried: dict[str, Callable[[int], int | None]] = {}
         #: (topic, queue) → the offset below which another file has what is alive of a compacted topic
         self.compacted: Mapping[tuple[int, int], int] = {}
-        self.thread = threading.Thread(target=self._run, name="warren-retain", daemon=True)
 
     # -- the serving thread -------------------------------------------------------------------------------------
 
@@ -143,16 +136,6 @@ class Retention:
         used, total = self._disk(str(self.place.folder.path))
         return used / total
 
-    def wake(self) -> None:
-        """Look now."""
-        self._wake.set()
-
-    def take(self) -> None:
-        """Do what the thread asks for."""
-        if self.crash is not None:
-            raise self.crash
-        self._calls.take()
-
     def on_timer(self) -> None:
         """Some times a second: the alarm of a disk that is too full."""
         used, total = self._disk(str(self.place.folder.path))
@@ -166,39 +149,7 @@ class Retention:
             self._superblock.server_alarm(self._index, CONSTANTS["ALARM_TOPICS_DISK"], full)
             self.wake()
 
-    def end(self) -> None:
-        """Stop the thread."""
-        self._stop.set()
-        self._wake.set()
-        if self.thread.ident is not None:
-            self.thread.join()
-        self._calls.refuse()
-
     # -- the thread ---------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        again = False
-        while True:
-            if not again:
-                self._wake.wait(self.policy.check_s)  # also before the first look: a start has other things to do
-                self._wake.clear()
-            if self._stop.is_set():
-                return
-            try:
-                again = self.look()
-                self._refused = ""
-            except Stopped:
-                return
-            except (StoreError, OSError, MemoryError) as error:
-                again = False
-                if str(error) != self._refused:
-                    self._refused = str(error)
-                    self._say(f"nothing is removed of topics, tried again: {error}", WARNING)
-            except BaseException as error:  # noqa: BLE001 - the serving thread raises it: a worker without retention must end
-                self.crash = error
-                self._server.kick()
-                return
-            self.looks_n += 1
 
     def _until(self, done: Callable[[dict[str, Any]], bool]) -> None:
         """Wait until counters of the server say something."""
@@ -245,10 +196,6 @@ class Retention:
     def _compacted_to(self, topic: Declaration, rows: Sequence[Row]) -> list[int]:
         ends = (self.compacted.get((topic.id, queue), 0) for queue in range(len(rows)))
         return [max(row.minimum, min(end, row.maximum)) for row, end in zip(rows, ends, strict=True)]
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise Stopped
 
     def _close_and_raise(
         self,

@@ -111,22 +111,21 @@ class TopicService:
         self._files = log_files.NextFiles(server, o.folder, o.log_file_bytes, o.say, lambda: o.reached("file.made"))
         self._committer = threading.Thread(target=server.commit_run, name="warren-commit", daemon=True)
         self._dispatcher = threading.Thread(target=server.dispatch_run, name="warren-dispatch", daemon=True)
+        node = node_bytes(o.superblock.node_id)
         self.groups = Keeper(
             server,
             o.folder.groups,
-            node_bytes(o.superblock.node_id),
+            node,
             o.superblock.get("reply_bytes"),
             self.topics.queues_of,
             o.say,
             o.group_release_s,
         )
-        self.later = Later(
-            server, o.folder.later, node_bytes(o.superblock.node_id), o.say, lambda: o.reached("later.saved")
-        )
+        self.later = Later(server, o.folder.later, node, o.say, lambda: o.reached("later.saved"))
         self.halves = Halves(
             server,
             o.folder.halves,
-            node_bytes(o.superblock.node_id),
+            node,
             o.say,
             lambda: o.reached("halves.saved"),
             o.half_after_s,
@@ -143,7 +142,6 @@ class TopicService:
         self.retention.needed["groups of readers"] = self.groups.needed
         self.retention.carried["groups of readers"] = self.groups.carry
         self.topics.changed = self.retention.wake
-        node = node_bytes(o.superblock.node_id)
         self.compaction = Compaction(server, self.retention, node, o.rates, self.topics.all, o.say, o.reached)
         for kept in self.kept:
             self.retention.needed[kept.WHAT] = kept.needed

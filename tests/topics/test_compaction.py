@@ -328,15 +328,21 @@ def test_a_name_that_is_not_durable_raises_no_minimum(
     assert life.stop()
 
 
-def test_a_file_that_is_put_back_meanwhile_is_not_gone_on_from(node: TopicNode, writer: Writer) -> None:
-    chance = random.Random(13)
-    life = node.life()
+def compacted_twice(node: TopicNode, life: Life, writer: Writer, chance: random.Random) -> tuple[Path, bytes]:
+    """The file of the first queue, and what the first of two passes had written."""
+    path = newest_files.path_of(node.folder.compacted, 1, 0)
     writer.put(life, 300, 20, chance)
     life.compact()
-    path = newest_files.path_of(node.folder.compacted, 1, 0)
     older = path.read_bytes()
     writer.put(life, 300, 20, chance)
     life.compact()
+    return path, older
+
+
+def test_a_file_that_is_put_back_meanwhile_is_not_gone_on_from(node: TopicNode, writer: Writer) -> None:
+    chance = random.Random(13)
+    life = node.life()
+    path, older = compacted_twice(node, life, writer, chance)
     minimum = life.row(1, 0)["minimum"]  # type: ignore[index]
     path.unlink()
     path.write_bytes(older)
@@ -353,12 +359,7 @@ def test_a_file_that_is_put_back_meanwhile_is_not_gone_on_from(node: TopicNode, 
 def test_a_bad_file_is_said_and_nothing_more_is_lost(node: TopicNode, writer: Writer, how: str) -> None:
     chance = random.Random(9)
     life = node.life()
-    writer.put(life, 300, 20, chance)
-    life.compact()
-    path = newest_files.path_of(node.folder.compacted, 1, 0)
-    older = path.read_bytes()
-    writer.put(life, 300, 20, chance)
-    life.compact()
+    path, older = compacted_twice(node, life, writer, chance)
     assert life.stop()
     newest = path.read_bytes()
     if how == "missing":

@@ -6,7 +6,6 @@ Reading takes nothing away: what is printed stays in the topic. While a node run
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import glob
 import heapq
@@ -16,6 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -206,9 +206,10 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         raise _not_there(directory, name)
     with _found(directory, name), warren.attach(directory, name="warren-topic") as node:
         found = node.topic(name, create=False)
-        entries = NodeDirectory(directory).read().settings.consume_queue_entries
-        ends = _compacted_ends(directory, rows[0])
-        queues = [_queue(node, found, queue, entries, ends[queue]) for queue in range(found.queues)]
+        read = NodeDirectory(directory).read()
+        ends = _compacted_ends(node.directory, read.node_id, rows[0])
+        entries = read.settings.consume_queue_entries
+        queues = [_queue(node, found, queue, entries, end) for queue, end in enumerate(ends)]
         messages = found.stats()["messages"]
     told = {**rows[0], "queues": queues, "messages": messages}
     told["bytes"] = sum(item["bytes"] for item in queues)
@@ -235,16 +236,13 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
         print(topic_exchanges.shown_binding(item))
 
 
-def _compacted_ends(directory: str, row: dict[str, Any]) -> list[int]:
+def _compacted_ends(directory: Path, node_id: int, row: dict[str, Any]) -> list[int]:
     """Up to where another file than the log has the messages of each queue of a topic."""
-    found = [0] * row["queues"]
-    node = NodeDirectory(directory)
-    whose, folder = node_bytes(node.read().node_id), TopicsFolder.of(node.path).compacted
-    for queue in range(row["queues"] if row["compacted"] else 0):
-        with contextlib.suppress(OSError):  # damaged: reading it says so
-            file = newest_files.look(newest_files.path_of(folder, row["id"], queue), whose, row["id"], queue)
-            found[queue] = file.end if file is not None else 0
-    return found
+    if not row["compacted"]:
+        return [0] * row["queues"]
+    folder = TopicsFolder.of(directory).compacted
+    files = newest_files.of_topic(folder, node_bytes(node_id), row["id"], row["queues"])
+    return [file.end if file is not None else 0 for file in files]
 
 
 def _queue(node: warren.Node, found: Topic, queue: int, entries: int, in_log: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from warren.engine import _core
 from warren.engine.catalog import metadata
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.topic_bindings import TopicRoute
+from warren.engine.errors import UsageError
 from warren.engine.topics.formats import PROPERTIES_BYTES_MAX
 from warren.workers.client import carried
 
@@ -33,11 +34,17 @@ class Route:
 def records_of(
     topics: Sequence[TopicRoute], message: carried.Message
 ) -> tuple[tuple[TopicRoute, str | None, bytes], ...]:
-    """For each topic the key of the message's record, and its properties. Raises MessageTooLarge."""
+    """For each topic the key of the message's record, and its properties. Raises MessageTooLarge, UsageError (no key
+    for a compacted one).
+    """
     common = carried.properties_of(message)
     found = []
     for item in topics:
         key, named = carried.named(item, message)
+        if key is None and item.topic.compacted:
+            raise UsageError(
+                f"it goes to topic {item.topic.name!r}, which is compacted, and has no {item.key}, its key there"
+            )
         if len(named) + len(common) > PROPERTIES_BYTES_MAX:
             raise carried.too_large()
         found.append((item, key, named + common))

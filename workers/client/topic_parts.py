@@ -15,7 +15,7 @@ from warren.engine import _core
 from warren.engine.catalog import metadata
 from warren.engine.catalog.metadata import PRIORITY_SHIFT, Metadata, Options
 from warren.engine.catalog.topics import TopicDeclaration
-from warren.engine.errors import MessageTooLarge, UsageError
+from warren.engine.errors import MessageTooLarge
 from warren.workers.client import carried
 from warren.workers.client.publish import Publish
 from warren.workers.client.routes import Route, records_of
@@ -54,11 +54,6 @@ def parts_of(turns: Turns, route: Route, meta: bytes | None, options: Options | 
         kept = records_of(
             route.topics, carried.message(told, expires >> PRIORITY_SHIFT, life, due, persistent is not False)
         )
-    for item, key, _packed in kept:
-        if key is None and item.topic.compacted:
-            raise UsageError(
-                f"it goes to topic {item.topic.name!r}, which is compacted, and has no {item.key}, its key there"
-            )
     return tuple((turns.queue(item.topic, key), packed) for item, key, packed in kept)
 
 

@@ -210,13 +210,11 @@ class TopicReading:
 
     def offsets(self, queue: int = 0) -> tuple[int, int]:
         """(the first offset that is there, behind the last that a reader sees)."""
-        queue = self._queue(queue)
-        first, end, _messages = self._ask(_core.TopicReader.bounds, queue)
-        return first, end
+        return self.counted(queue)[:2]
 
-    def messages(self, queue: int) -> int:
-        """How many messages of a queue a reader sees."""
-        return self._ask(_core.TopicReader.bounds, queue)[2]
+    def counted(self, queue: int) -> tuple[int, int, int]:
+        """The same, and how many messages a reader sees there."""
+        return self._ask(_core.TopicReader.bounds, self._queue(queue))
 
     def delayed(self) -> int:
         """How many messages are to come later."""

@@ -566,13 +566,13 @@ class Topic:
         """`queues`: how many; `messages`: how many a reader sees; `appended`: the sum of the queues' offsets, of those
         that are gone, too; `delayed`: how many are to come later.
         """
-        bounds = [self.offsets(queue) for queue in range(self.queues)]
+        counted = [self._ask(TopicReading.counted, queue) for queue in range(self.queues)]
         return {
-            "queues": len(bounds),
+            "queues": len(counted),
             "delayed": self._ask(TopicReading.delayed),
             "halves": self._ask(TopicReading.halves),
-            "messages": sum(self._ask(TopicReading.messages, queue) for queue in range(self.queues)),
-            "appended": sum(end for _first, end in bounds),
+            "messages": sum(messages for _first, _end, messages in counted),
+            "appended": sum(end for _first, end, _messages in counted),
         }
 
     def delete(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -61,17 +60,12 @@ def _add_retries(
 
 
 def _newest(node_id: int, topic: TopicDeclaration, folder: TopicsFolder | None) -> tuple[int, int]:
-    """Messages and bytes of the files of a compacted topic; those that cannot be read have none."""
-    messages = size = 0
-    for queue in range(topic.queues if topic.compacted and folder is not None else 0):
-        assert folder is not None
-        with contextlib.suppress(OSError):
-            found = newest_files.look(
-                newest_files.path_of(folder.compacted, topic.id, queue), node_bytes(node_id), topic.id, queue
-            )
-            if found is not None:
-                messages, size = messages + found.records, size + found.bytes
-    return messages, size
+    """Messages and bytes of the files of a compacted topic."""
+    if not topic.compacted or folder is None:
+        return 0, 0
+    files = newest_files.of_topic(folder.compacted, node_bytes(node_id), topic.id, topic.queues)
+    there = [file for file in files if file is not None]
+    return sum(file.records for file in there), sum(file.bytes for file in there)
 
 
 def _row(
