@@ -234,22 +234,12 @@ static wr_compacted_code damaged(wr_compacted *f, const char *what, uint64_t at)
     return WR_COMPACTED_DAMAGED;
 }
 
-static inline const uint8_t *place_of(const wr_compacted *f, uint64_t i) { return f->tables + i * WR_COMPACTED_PLACE_SIZE; }
-static inline uint64_t block_place(const wr_compacted *f, uint64_t i) {
-    return i < f->blocks_n ? wr_get64(place_of(f, i) + WR_COMPACTED_PLACE_AT_AT) : f->keys_at;
-}
-static inline uint64_t block_offset(const wr_compacted *f, uint64_t i) {
-    return i < f->blocks_n ? wr_get64(place_of(f, i) + WR_COMPACTED_PLACE_AT_OFFSET) : f->id.end;
-}
 /* A block is damaged. */
 static wr_compacted_code bad_block(wr_compacted *f, const char *what, uint64_t i, uint64_t at) {
     damaged(f, what, at);
-    f->wrong_first = block_offset(f, i);
-    f->wrong_next = block_offset(f, i + 1);
+    f->wrong_first = wr_compacted_block_offset(f, i);
+    f->wrong_next = wr_compacted_block_offset(f, i + 1);
     return WR_COMPACTED_DAMAGED;
-}
-static inline const uint8_t *tombstone_of(const wr_compacted *f, uint64_t i) {
-    return place_of(f, f->blocks_n) + i * WR_COMPACTED_TOMBSTONE_SIZE;
 }
 
 /* The numbers of a head, which has its checksum, and what they say of each other. NULL, or what is wrong. */
@@ -280,11 +270,11 @@ static const char *look_at_tables(const wr_compacted *f) {
     uint64_t at = WR_COMPACTED_SIZE;
     if (!f->blocks_n) return f->keys_at == at && !f->records_n && !f->tombstones_n ? NULL : "its blocks are missing";
     for (uint64_t i = 0; i < f->blocks_n; i++) {
-        const uint8_t *p = place_of(f, i), *before = i ? place_of(f, i - 1) : p;
-        if (wr_get64(p + WR_COMPACTED_PLACE_AT_AT) != at || block_place(f, i + 1) < at + WR_COMPACTED_BLOCK_SIZE) return "its blocks do not lie behind each other";
-        at = block_place(f, i + 1);
-        if (at > f->keys_at || at - block_place(f, i) > UINT32_MAX) return "its blocks do not lie behind each other";
-        if (block_offset(f, i + 1) <= block_offset(f, i) ||
+        const uint8_t *p = wr_compacted_place(f, i), *before = i ? wr_compacted_place(f, i - 1) : p;
+        if (wr_get64(p + WR_COMPACTED_PLACE_AT_AT) != at || wr_compacted_block_at(f, i + 1) < at + WR_COMPACTED_BLOCK_SIZE) return "its blocks do not lie behind each other";
+        at = wr_compacted_block_at(f, i + 1);
+        if (at > f->keys_at || at - wr_compacted_block_at(f, i) > UINT32_MAX) return "its blocks do not lie behind each other";
+        if (wr_compacted_block_offset(f, i + 1) <= wr_compacted_block_offset(f, i) ||
             wr_get64(p + WR_COMPACTED_PLACE_AT_POSITION) < wr_get64(before + WR_COMPACTED_PLACE_AT_POSITION) ||
             wr_get64(p + WR_COMPACTED_PLACE_AT_STORE_TIMESTAMP) < wr_get64(before + WR_COMPACTED_PLACE_AT_STORE_TIMESTAMP))
             return "its blocks are in no order";
@@ -340,7 +330,7 @@ wr_compacted_code wr_compacted_open(wr_compacted **file, int fd, const uint8_t *
 
 /* Have a block at hand, before its first record. */
 static wr_compacted_code load_block(wr_compacted *f, uint64_t i, int *error) {
-    const uint64_t at = block_place(f, i), n = block_place(f, i + 1) - at;
+    const uint64_t at = wr_compacted_block_at(f, i), n = wr_compacted_block_at(f, i + 1) - at;
     f->block_at = 0;
     f->fresh = true;
     if (f->block_i == i) return WR_COMPACTED_FOUND;
@@ -369,11 +359,11 @@ static wr_compacted_code next_record(wr_compacted *f, wr_record *record, const u
     const uint8_t *at = f->block + WR_COMPACTED_BLOCK_SIZE + f->block_at;
     const uint32_t left = f->block_n - f->block_at;
     if (!left) return WR_COMPACTED_NONE;
-    const uint64_t next = block_offset(f, f->block_i + 1);
+    const uint64_t next = wr_compacted_block_offset(f, f->block_i + 1);
     if (left < WR_LOG_HEAD_SIZE || wr_record_scan(at, left, wr_get64(at + WR_LOG_HEAD_AT_PHYSICAL_OFFSET), 0, record) != WR_SCAN_RECORD ||
-        record->queue_id != f->id.queue || record->queue_offset < block_offset(f, f->block_i) || record->queue_offset >= next ||
+        record->queue_id != f->id.queue || record->queue_offset < wr_compacted_block_offset(f, f->block_i) || record->queue_offset >= next ||
         (!f->fresh && record->queue_offset <= f->passed))
-        return bad_block(f, "a record is none of this queue's", f->block_i, block_place(f, f->block_i) + WR_COMPACTED_BLOCK_SIZE + f->block_at);
+        return bad_block(f, "a record is none of this queue's", f->block_i, wr_compacted_block_at(f, f->block_i) + WR_COMPACTED_BLOCK_SIZE + f->block_at);
     f->block_at += record->size;
     f->passed = record->queue_offset;
     f->fresh = false;
@@ -387,7 +377,7 @@ static uint64_t of_record(wr_compacted_order order, const wr_record *record) {
 
 static uint64_t of_place(const wr_compacted *f, wr_compacted_order order, uint64_t i) {
     static const uint32_t fields[] = {WR_COMPACTED_PLACE_AT_OFFSET, WR_COMPACTED_PLACE_AT_POSITION, WR_COMPACTED_PLACE_AT_STORE_TIMESTAMP};
-    return wr_get64(place_of(f, i) + fields[order]);
+    return wr_get64(wr_compacted_place(f, i) + fields[order]);
 }
 
 /* How many blocks begin with a record before the value, or (`at`) at it. */
@@ -437,7 +427,7 @@ wr_compacted_code wr_compacted_before(wr_compacted *f, wr_compacted_order order,
         at = f->block_at - found.size;
     }
     if (code != WR_COMPACTED_FOUND && code != WR_COMPACTED_NONE) return code;
-    if (at == UINT32_MAX) return bad_block(f, "a block begins with another record", i, block_place(f, i));
+    if (at == UINT32_MAX) return bad_block(f, "a block begins with another record", i, wr_compacted_block_at(f, i));
     *bytes = f->block + WR_COMPACTED_BLOCK_SIZE + at;
     f->fresh = true; /* where the next one lies is known of another one */
     return WR_COMPACTED_FOUND;
@@ -480,7 +470,7 @@ wr_compacted_code wr_compacted_find(wr_compacted *f, uint32_t hash, uint64_t bel
     return WR_COMPACTED_FOUND;
 }
 
-uint64_t wr_compacted_first(const wr_compacted *f) { return block_offset(f, 0); }
+uint64_t wr_compacted_first(const wr_compacted *f) { return wr_compacted_block_offset(f, 0); }
 
 wr_compacted_code wr_compacted_check_keys(wr_compacted *f, int *error) {
     wr_compacted_key key, before = {0};
@@ -495,8 +485,8 @@ wr_compacted_code wr_compacted_check_keys(wr_compacted *f, int *error) {
 uint64_t wr_compacted_since(const wr_compacted *f, uint64_t offset) {
     uint64_t low = 0, high = f->tombstones_n;
     while (low < high) {
-        const uint64_t middle = low + (high - low) / 2, its = wr_get64(tombstone_of(f, middle) + WR_COMPACTED_TOMBSTONE_AT_OFFSET);
-        if (its == offset) return wr_get64(tombstone_of(f, middle) + WR_COMPACTED_TOMBSTONE_AT_SINCE);
+        const uint64_t middle = low + (high - low) / 2, its = wr_get64(wr_compacted_tombstone(f, middle) + WR_COMPACTED_TOMBSTONE_AT_OFFSET);
+        if (its == offset) return wr_get64(wr_compacted_tombstone(f, middle) + WR_COMPACTED_TOMBSTONE_AT_SINCE);
         if (its < offset) low = middle + 1;
         else high = middle;
     }
@@ -506,7 +496,7 @@ uint64_t wr_compacted_since(const wr_compacted *f, uint64_t offset) {
 uint64_t wr_compacted_oldest_tombstone(const wr_compacted *f) {
     uint64_t oldest = UINT64_MAX;
     for (uint64_t i = 0; i < f->tombstones_n; i++) {
-        const uint64_t since = wr_get64(tombstone_of(f, i) + WR_COMPACTED_TOMBSTONE_AT_SINCE);
+        const uint64_t since = wr_get64(wr_compacted_tombstone(f, i) + WR_COMPACTED_TOMBSTONE_AT_SINCE);
         if (since && since < oldest) oldest = since;
     }
     return oldest;

@@ -9,6 +9,7 @@
  * Crash points: none here. Who writes gives the file its name when wr_compacted_finish has said that it is on stable storage. */
 #ifndef WR_TOPICS_COMPACTED_H
 #define WR_TOPICS_COMPACTED_H
+#include "kernel/bytes.h"
 #include "kernel/committer.h"
 #include "topics/record.h"
 
@@ -82,6 +83,19 @@ typedef enum {
 } wr_compacted_code;
 
 typedef enum { WR_COMPACTED_OFFSET, WR_COMPACTED_POSITION, WR_COMPACTED_TIME } wr_compacted_order;
+
+/* Its tables, of a file that was taken up: the place of a block; where it lies, and its first offset, or for the one behind the last where the blocks
+ * end; a tombstone. */
+static inline const uint8_t *wr_compacted_place(const wr_compacted *file, uint64_t i) { return file->tables + i * WR_COMPACTED_PLACE_SIZE; }
+static inline uint64_t wr_compacted_block_at(const wr_compacted *file, uint64_t i) {
+    return i < file->blocks_n ? wr_get64(wr_compacted_place(file, i) + WR_COMPACTED_PLACE_AT_AT) : file->keys_at;
+}
+static inline uint64_t wr_compacted_block_offset(const wr_compacted *file, uint64_t i) {
+    return i < file->blocks_n ? wr_get64(wr_compacted_place(file, i) + WR_COMPACTED_PLACE_AT_OFFSET) : file->id.end;
+}
+static inline const uint8_t *wr_compacted_tombstone(const wr_compacted *file, uint64_t i) {
+    return wr_compacted_place(file, file->blocks_n) + i * WR_COMPACTED_TOMBSTONE_SIZE;
+}
 
 /* Take up the file in `fd`, which is the reader's from now on if this succeeds. FOUND; DAMAGED: *wrong says why it is none of this node, topic and queue;
  * ERROR. */

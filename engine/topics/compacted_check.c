@@ -19,13 +19,6 @@ typedef struct {
     bool tombstones; /* those of the table are those that were met */
 } a_look;
 
-static const uint8_t *place_of(const wr_compacted *f, uint64_t i) { return f->tables + i * WR_COMPACTED_PLACE_SIZE; }
-static uint64_t block_at(const wr_compacted *f, uint64_t i) { return wr_get64(place_of(f, i) + WR_COMPACTED_PLACE_AT_AT); }
-static uint64_t block_offset(const wr_compacted *f, uint64_t i) {
-    return i < f->blocks_n ? wr_get64(place_of(f, i) + WR_COMPACTED_PLACE_AT_OFFSET) : f->id.end;
-}
-static const uint8_t *tombstone_of(const wr_compacted *f, uint64_t i) { return place_of(f, f->blocks_n) + i * WR_COMPACTED_TOMBSTONE_SIZE; }
-
 static int tell(a_look *l, const char *reason, uint64_t at, uint64_t first, uint64_t next) {
     const wr_compacted_wrong wrong = {at, first, next, reason};
     if (first < next) l->lost = true;
@@ -63,7 +56,7 @@ static int keep(a_look *l, const wr_record *record, const uint8_t *bytes) {
     const wr_compacted *f = l->file;
     if (!record->body_length) {
         const uint64_t i = l->tombstones_n++;
-        if (i >= f->tombstones_n || wr_get64(tombstone_of(f, i) + WR_COMPACTED_TOMBSTONE_AT_OFFSET) != record->queue_offset) l->tombstones = false;
+        if (i >= f->tombstones_n || wr_get64(wr_compacted_tombstone(f, i) + WR_COMPACTED_TOMBSTONE_AT_OFFSET) != record->queue_offset) l->tombstones = false;
     }
     count_keys(l, record, bytes);
     l->records_n++;
@@ -74,7 +67,7 @@ static int keep(a_look *l, const wr_record *record, const uint8_t *bytes) {
 }
 
 static bool is_first_of(const wr_compacted *f, uint64_t i, const wr_record *record) {
-    const uint8_t *place = place_of(f, i);
+    const uint8_t *place = wr_compacted_place(f, i);
     return wr_get64(place + WR_COMPACTED_PLACE_AT_OFFSET) == record->queue_offset &&
            wr_get64(place + WR_COMPACTED_PLACE_AT_POSITION) == record->physical_offset &&
            wr_get64(place + WR_COMPACTED_PLACE_AT_STORE_TIMESTAMP) == record->store_timestamp;
@@ -85,18 +78,18 @@ static bool is_over(const wr_compacted *f, uint64_t i) { return f->block_i == i 
 
 static int look_at_block(a_look *l, uint64_t i) {
     wr_compacted *f = l->file;
-    const uint64_t first = block_offset(f, i), end = block_offset(f, i + 1);
+    const uint64_t first = wr_compacted_block_offset(f, i), end = wr_compacted_block_offset(f, i + 1);
     wr_record record;
     const uint8_t *bytes;
     int error = 0;
     for (uint64_t at = first; !error && (at == first || !is_over(f, i)); at = record.queue_offset + 1) {
         const wr_compacted_code code = wr_compacted_from(f, WR_COMPACTED_OFFSET, at, &record, &bytes, &error);
-        if (code == WR_COMPACTED_ERROR) return error == EIO ? tell(l, unreadable, block_at(f, i), at, end) : error;
+        if (code == WR_COMPACTED_ERROR) return error == EIO ? tell(l, unreadable, wr_compacted_block_at(f, i), at, end) : error;
         if (code == WR_COMPACTED_DAMAGED) return tell(l, f->wrong, f->wrong_at, at, end);
-        if (code == WR_COMPACTED_NONE || record.queue_offset >= end) return tell(l, "a block does not have its records", block_at(f, i), at, end);
-        if (at == first && !is_first_of(f, i, &record)) error = tell_of_all(l, "a block begins with another record", block_at(f, i));
+        if (code == WR_COMPACTED_NONE || record.queue_offset >= end) return tell(l, "a block does not have its records", wr_compacted_block_at(f, i), at, end);
+        if (at == first && !is_first_of(f, i, &record)) error = tell_of_all(l, "a block begins with another record", wr_compacted_block_at(f, i));
         const char *wrong = look_at_record(l, &record, bytes);
-        const uint64_t place = block_at(f, i) + (uint64_t)(bytes - f->block);
+        const uint64_t place = wr_compacted_block_at(f, i) + (uint64_t)(bytes - f->block);
         if (!error) error = wrong ? tell(l, wrong, place, record.queue_offset, record.queue_offset + 1) : keep(l, &record, bytes);
     }
     return error;
@@ -136,7 +129,7 @@ int wr_compacted_check_all(const wr_compacted_check *check, uint64_t *records_n)
     int error = 0;
     for (uint64_t i = 0; !error && i < check->file->blocks_n; i++) {
         error = look_at_block(&l, i);
-        if (!error) error = go_on(&l, block_at(check->file, i));
+        if (!error) error = go_on(&l, wr_compacted_block_at(check->file, i));
     }
     if (!error) error = look_at_keys(&l);
     if (!error) error = look_at_numbers(&l);

@@ -159,14 +159,20 @@ int wr_examine_add(wr_examine *e, const wr_dispatch_topic *topic) {
     return 0;
 }
 
-void wr_examine_minimum(wr_examine *e, uint32_t id, uint32_t queue, uint64_t minimum) {
+/* Of a queue of a topic that is known; NULL: it is not. */
+static a_row *row_of(const wr_examine *e, uint32_t id, uint32_t queue) {
     const uint64_t *found = wr_map_find(&e->by_id, id, 0);
-    if (found && queue < e->topics[*found - 1].queues_n) e->topics[*found - 1].rows[queue].minimum = e->topics[*found - 1].rows[queue].told = minimum;
+    return found && queue < e->topics[*found - 1].queues_n ? &e->topics[*found - 1].rows[queue] : NULL;
+}
+
+void wr_examine_minimum(wr_examine *e, uint32_t id, uint32_t queue, uint64_t minimum) {
+    a_row *row = row_of(e, id, queue);
+    if (row) row->minimum = row->told = minimum;
 }
 
 uint64_t wr_examine_told(const wr_examine *e, uint32_t id, uint32_t queue) {
-    const uint64_t *found = wr_map_find(&e->by_id, id, 0);
-    return found && queue < e->topics[*found - 1].queues_n ? e->topics[*found - 1].rows[queue].told : 0;
+    const a_row *row = row_of(e, id, queue);
+    return row ? row->told : 0;
 }
 
 void wr_examine_first(wr_examine *e, uint64_t first) {
@@ -328,11 +334,9 @@ static void examine_bounds(wr_examine *e, const uint8_t *body, uint64_t n) {
     if (first > e->counts.first) e->counts.first = first;
     for (uint32_t i = 0; i < rows_n; i++) {
         const uint8_t *from = body + WR_BOUNDS_SIZE + (uint64_t)i * WR_BOUND_SIZE;
-        const uint64_t *found = wr_map_find(&e->by_id, wr_get32(from + WR_BOUND_AT_TOPIC), 0);
-        const uint32_t queue = wr_get32(from + WR_BOUND_AT_QUEUE);
+        a_row *row = row_of(e, wr_get32(from + WR_BOUND_AT_TOPIC), wr_get32(from + WR_BOUND_AT_QUEUE));
         const uint64_t minimum = wr_get64(from + WR_BOUND_AT_MINIMUM), next = wr_get64(from + WR_BOUND_AT_NEXT);
-        if (!found || queue >= e->topics[*found - 1].queues_n) continue;
-        a_row *row = &e->topics[*found - 1].rows[queue];
+        if (!row) continue;
         row->known = true;
         if (next > row->next) row->next = next;
         if (minimum <= next && minimum > row->told) row->told = minimum; /* else they are none, as for who dispatches */
