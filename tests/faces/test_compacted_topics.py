@@ -171,6 +171,9 @@ def test_it_outlives_the_node(tmp_path: Path) -> None:
         compacted(directory, node.topic("t"))
     with RealNode(directory, workers=1, **TINY) as running, warren.attach(directory) as node:
         topic = node.topic("t", compacted=True)
+        assert topic.compacted
+        assert (node.topic("t").compacted, node.topic("other").compacted) == (True, False)
+        assert repr(topic) == "<Topic 't', 2 queues, compacted>"
         assert table(topic) == newest
         running.kill("topic_worker")
         topic.append(b"", key="k7")

@@ -485,7 +485,7 @@ def test_an_open_topic_outlives_its_node(own: RealNode) -> None:
         own.start()
         assert topic.append(b"after").offset == 1
         assert unopened.append(b"by pickle").offset == 2
-        assert (unopened.name, unopened.queues) == ("t", 1)
+        assert (unopened.name, unopened.queues, unopened.compacted) == ("t", 1, False)
         its_node.close()
     with pytest.raises(warren.ClosedError):
         topic.append(b"closed")

@@ -44,6 +44,7 @@ from warren.engine.catalog.names import check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.routing import Router
 from warren.engine.catalog.topic_bindings import TopicRoute
+from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import (
     ClosedError,
     Error,
@@ -503,8 +504,8 @@ class Client:
                 self._kill(made)
             return made
 
-    def topic_handle(self, name: str) -> tuple[_core.TopicHandle, int]:
-        """A core handle of the topic that has the name now, good for the catalog of now; how many queues it has. Raises
+    def topic_handle(self, name: str) -> tuple[_core.TopicHandle, TopicDeclaration]:
+        """A core handle of the topic that has the name now, good for the catalog of now; its declaration. Raises
         TopicNotFound.
         """
         while True:
@@ -520,7 +521,7 @@ class Client:
                         core, server, topic.id, size, topic.queues, STORE_HOST, most, version, topic.compacted
                     )
                     handle.tell(name, *attachment.record_limit)
-                    return handle, topic.queues
+                    return handle, topic
 
     def prefer(self, handle: _core.QueueHandle) -> None:
         """Of several handles of a queue this one is its client's: it hears of the catalog."""

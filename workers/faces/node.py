@@ -659,7 +659,7 @@ class Node:
             )
             declared = self._client.catalog().topic(name)
         assert declared is not None
-        opened = Topic(self._client, name, declared.queues)
+        opened = Topic(self._client, declared)
         if on_check is not None:
             half_checks.answer_for(self._client, name, on_check)
         return opened
@@ -673,7 +673,7 @@ class Node:
             )
         if not as_it_is:
             raise UsageError(f"topic {name!r} is a group's: it is opened as it is, without queues and retention")
-        return Topic(self._client, name, declared.queues)
+        return Topic(self._client, declared)
 
     def bind_topic(
         self,

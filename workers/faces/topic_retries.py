@@ -213,9 +213,9 @@ class Retries:
 
     def _append(self, name: str, appended: Appended, queue: int, deadline: float | None) -> None:
         while True:
-            handle, queues = self._client.topic_handle(name)
+            handle, declared = self._client.topic_handle(name)
             with contextlib.suppress(AttachmentLost):  # nothing was submitted
-                to = (appended.body, appended.properties, queue % queues, appended.born, appended.later)
+                to = (appended.body, appended.properties, queue % declared.queues, appended.born, appended.later)
                 try:
                     handle.append_again(*to, _left(deadline))
                     return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Position, Record
 from warren.engine.catalog import group_topics
-from warren.engine.catalog.topics import checked_retention
+from warren.engine.catalog.topics import TopicDeclaration, checked_retention
 from warren.engine.errors import TimedOut, TopicNotFound
 from warren.engine.saying import shown
 from warren.workers.client.arguments import level_of, listed
@@ -58,31 +58,36 @@ _UNOPENED = cast("_core.TopicHandle", _Unopened())
 class Topic:
     """A topic of the node: a log in queues, each in order. Created by `node.topic(name)`; thread-safe."""
 
-    def __init__(self, client: Client, name: str, queues: int, later: bool = False) -> None:
+    def __init__(self, client: Client, declared: TopicDeclaration, later: bool = False) -> None:
         """`later`: it is opened when it is used, as the topic that has its name then."""
-        self.name = name
+        self.name = declared.name
         self._client = client
-        self._queues = queues
+        self._declared = declared
         self._handle = _UNOPENED
         self._reading: TopicReading | None = None
         if not later:
             self._renew()
 
-    def __reduce__(self) -> tuple[Callable[[Place, str, int], Topic], tuple[Place, str, int]]:
+    def __reduce__(self) -> tuple[Callable[[Place, TopicDeclaration], Topic], tuple[Place, TopicDeclaration]]:
         """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
-        return _unpickled, (place_of(self._client), self.name, self._queues)
+        return _unpickled, (place_of(self._client), self._declared)
 
     def __repr__(self) -> str:
-        return f"<Topic {self.name!r}, {self._queues} queues>"
+        return f"<Topic {self.name!r}, {self.queues} queues{', compacted' * self.compacted}>"
 
     @property
     def queues(self) -> int:
         """How many queues it has; they are numbered from 0."""
-        return self._queues
+        return self._declared.queues
+
+    @property
+    def compacted(self) -> bool:
+        """Whether the newest message of each key alone stays (`node.topic(name, compacted=True)`)."""
+        return self._declared.compacted
 
     def _renew(self) -> None:
         """A handle of the attachment in use, of the topic that has the name now. Raises TopicNotFound, ClosedError."""
-        self._handle, self._queues = self._client.topic_handle(self.name)
+        self._handle, self._declared = self._client.topic_handle(self.name)
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -498,7 +503,7 @@ class Topic:
         declared = self._client.catalog().topics.get(name)
         if declared is None:
             raise TopicNotFound(f"group {shown(group)} has no dead letters: there is no topic {name!r}")
-        return Topic(self._client, name, declared.queues)
+        return Topic(self._client, declared)
 
     def delete_group(self, group: str) -> None:
         """Forget a group and what it has committed, with its messages that would come again and its dead letters.
@@ -633,8 +638,8 @@ class Topic:
         return type(error)(f"topic {self.name!r}: {error}")
 
 
-def _unpickled(place: Place, name: str, queues: int) -> Topic:
-    return Topic(shared(place), name, queues, later=True)
+def _unpickled(place: Place, declared: TopicDeclaration) -> Topic:
+    return Topic(shared(place), declared, later=True)
 
 
 # -- for other faces ------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Topic:
         )
 
     def __repr__(self) -> str:
-        return f"<aio.Topic {self.name!r}, {self.queues} queues>"
+        return f"<aio.Topic {self.name!r}, {self.queues} queues{', compacted' * self.compacted}>"
 
     @property
     def name(self) -> str:
@@ -79,6 +79,11 @@ class Topic:
     def queues(self) -> int:
         """How many queues it has; they are numbered from 0."""
         return self._topic.queues
+
+    @property
+    def compacted(self) -> bool:
+        """Whether the newest message of each key alone stays (`node.topic(name, compacted=True)`)."""
+        return self._topic.compacted
 
     @overload
     async def append(
