@@ -45,6 +45,7 @@ void wr_queue_drop(wr_queue_engine *e, wr_queue *q) {
     free(q->consumers);
     forget(e->wake, &e->wake_n, q);
     forget(e->dirty, &e->dirty_n, q);
+    forget(e->changed, &e->changed_n, q);
     forget(e->watched, &e->watched_n, q);
     wr_policy_forget(e, q);
     wr_policy_free(q);

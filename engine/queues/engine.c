@@ -104,6 +104,7 @@ void wr_queue_free(wr_queue_engine *e) {
     free(e->segment_acks);
     free(e->wake);
     free(e->dirty);
+    free(e->changed);
     free(e->watched);
     free(e->stats_used);
     free(e->routes);

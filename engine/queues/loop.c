@@ -88,6 +88,7 @@ static bool finish_round(wr_queue_engine *e) {
         e->round++; /* gates of one round are merged */
     }
     e->stalled = false;
+    if (e->changed_n) wr_queue_stats_count(e);
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];
         for (uint32_t r = 0; r < l->release_n; r++) {

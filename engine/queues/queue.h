@@ -202,7 +202,7 @@ typedef struct wr_queue {
     uint32_t consumers_n, consumers_size, turn;
     wr_reached reached[2]; /* of the two that were delivered the highest sequences, the highest first */
     uint32_t stats_row; /* WR_NO_SLOT: none free */
-    bool in_wake, in_dirty;
+    bool in_wake, in_dirty, in_changed;
     uint64_t ack_timeout_ns; /* 0: none */
     uint64_t look_at;        /* monotonic clock: when it is looked for what is overdue */
     uint32_t looks;          /* of these */
@@ -376,8 +376,10 @@ typedef struct wr_queue_engine {
     wr_queue *last_queue;
     wr_queue **wake;
     uint64_t wake_n, wake_size;
-    wr_queue **dirty;
+    wr_queue **dirty; /* their rows of statistics are behind */
     uint64_t dirty_n, dirty_size;
+    wr_queue **changed; /* since their messages were counted there */
+    uint64_t changed_n, changed_size;
     wr_rows *free_rows;
     uint64_t free_rows_n;
     uint64_t rows_n; /* blocks of rows, free ones too */

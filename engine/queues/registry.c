@@ -20,6 +20,7 @@ static uint32_t take_stats_row(wr_queue_engine *e) {
         e->stats_ready = more;
     }
     e->stats_used[row] = 1;
+    memset((wr_queue_stats *)e->o.stats + row, 0, sizeof(wr_queue_stats)); /* of the queue before: nobody looks at it now */
     if (row >= e->stats_rows_used) {
         e->stats_rows_used = row + 1;
         atomic_store_explicit(&e->me->queue_stats_rows, e->stats_rows_used, memory_order_release);
@@ -45,6 +46,7 @@ wr_queue *wr_queue_declare(wr_queue_engine *e, uint32_t id, bool durable) {
     /* room for each queue once, so that marking never fails */
     e->wake = wr_queue_grown(e->wake, &e->wake_size, e->queues.n, sizeof *e->wake);
     e->dirty = wr_queue_grown(e->dirty, &e->dirty_size, e->queues.n, sizeof *e->dirty);
+    e->changed = wr_queue_grown(e->changed, &e->changed_size, e->queues.n, sizeof *e->changed);
     wr_queue_dirty(e, q);
     return q;
 }

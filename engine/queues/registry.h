@@ -33,6 +33,10 @@ static inline void wr_queue_wake(wr_queue_engine *e, wr_queue *q) {
 }
 
 static inline void wr_queue_dirty(wr_queue_engine *e, wr_queue *q) {
+    if (!q->in_changed) {
+        q->in_changed = true;
+        e->changed[e->changed_n++] = q;
+    }
     if (q->in_dirty) return;
     q->in_dirty = true;
     e->dirty[e->dirty_n++] = q;

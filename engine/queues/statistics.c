@@ -19,20 +19,42 @@ void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_
     *beta = all - *alpha - *gamma - *delta;
 }
 
+#define PUT(field, value) atomic_store_explicit(&row->field, value, memory_order_relaxed)
+static void count(wr_queue_stats *row, const wr_queue *q) {
+    PUT(ready, q->ready_n);
+    PUT(unacked, q->unacked_n);
+    PUT(bytes, q->bytes);
+    PUT(published, q->published_n);
+    PUT(delivered, q->delivered_n);
+    PUT(acked, q->acked_n);
+    PUT(requeued, q->requeued_n);
+    if (!q->policy) return;
+    PUT(delayed, q->policy->delayed_n);
+    PUT(expired, q->policy->expired_n);
+    PUT(dropped, q->policy->dropped_n);
+    PUT(dead_lettered, q->policy->dead_lettered_n);
+    PUT(refused, q->policy->refused_n);
+    PUT(duplicates, q->policy->duplicates_n);
+}
+
+void wr_queue_stats_count(wr_queue_engine *e) {
+    for (uint64_t i = 0; i < e->changed_n; i++) {
+        wr_queue *q = e->changed[i];
+        q->in_changed = false;
+        if (q->stats_row == WR_NO_SLOT) continue;
+        wr_queue_stats *row = (wr_queue_stats *)e->o.stats + q->stats_row;
+        if (atomic_load_explicit(&row->queue, memory_order_relaxed) == q->id) count(row, q);
+    }
+    e->changed_n = 0;
+}
+
 void wr_queue_stats_write(wr_queue_engine *e) {
     for (uint64_t i = 0; i < e->dirty_n; i++) {
         wr_queue *q = e->dirty[i];
         q->in_dirty = false;
         if (q->stats_row == WR_NO_SLOT) continue;
         wr_queue_stats *row = (wr_queue_stats *)e->o.stats + q->stats_row;
-#define PUT(field, value) atomic_store_explicit(&row->field, value, memory_order_relaxed)
-        PUT(ready, q->ready_n);
-        PUT(unacked, q->unacked_n);
-        PUT(bytes, q->bytes);
-        PUT(published, q->published_n);
-        PUT(delivered, q->delivered_n);
-        PUT(acked, q->acked_n);
-        PUT(requeued, q->requeued_n);
+        count(row, q);
         PUT(consumers, q->consumers_n);
         uint64_t consuming = 0;
         for (uint32_t c = 0; c < q->consumers_n; c++) consuming += q->consumers[c]->prefetch > 0;
@@ -48,16 +70,8 @@ void wr_queue_stats_write(wr_queue_engine *e) {
         PUT(beta, beta);
         PUT(gamma, gamma);
         PUT(delta, delta);
-        if (q->policy) {
-            PUT(delayed, q->policy->delayed_n);
-            PUT(expired, q->policy->expired_n);
-            PUT(dropped, q->policy->dropped_n);
-            PUT(dead_lettered, q->policy->dead_lettered_n);
-            PUT(refused, q->policy->refused_n);
-            PUT(duplicates, q->policy->duplicates_n);
-        }
-#undef PUT
         atomic_store_explicit(&row->queue, q->id, memory_order_release);
     }
     e->dirty_n = 0;
 }
+#undef PUT

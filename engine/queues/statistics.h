@@ -9,4 +9,6 @@ void wr_queue_states(const wr_queue *q, uint64_t *alpha, uint64_t *beta, uint64_
 
 /* The rows of the dirty queues. */
 void wr_queue_stats_write(wr_queue_engine *e);
+/* Of the changed ones, in rows that are theirs already, what counts messages: before a client hears of the change. */
+void wr_queue_stats_count(wr_queue_engine *e);
 #endif

@@ -603,7 +603,8 @@ class Queue:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
-        """Counters of the queue; they may be a few milliseconds old.
+        """Counters of the queue. What was confirmed before the call is counted; what was delivered, acked or returned
+        just now may not be yet, for a few milliseconds.
 
         Messages now: `ready`, `unacked`, `delayed`, and `bytes` of the bodies of the first two. What was delivered
         ahead counts as unacked, also to this process: `depth()` returns that first. Of these messages, `alpha` have
@@ -633,7 +634,7 @@ class Queue:
     def depth(self) -> int:
         """Number of ready messages. What was delivered ahead to gets of this process, and handed to nobody, returns
         first and counts (while a consume of this process runs, it stays there, and does not count); what lies ahead at
-        other processes does not. Like stats(), it may be a few milliseconds old. Raises what stats and release raise.
+        other processes does not. Counted is what stats() counts. Raises what stats and release raise.
         """
         return counts_of(self)["ready"] if self._put_back() else self.stats()["ready"]
 
