@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,12 +21,13 @@ import pytest
 
 import warren
 from warren.engine.topics import control
+from warren.workers.faces.topic_reader import ANSWER_S
 from warren.workers.process.control import ControlClient
 
 from support.command_line import warren as command
-from support.real_node import RealNode
+from support.real_node import RealNode, frozen
 from support.seeds import new_seed
-from support.waiting import patience, wait_until
+from support.waiting import kill, patience, wait_until
 
 pytestmark = pytest.mark.integration
 QUEUES, MESSAGES = 4, 400
@@ -151,6 +153,25 @@ def test_a_killed_worker_costs_a_lone_reader_nothing(running: RealNode) -> None:
         for queue in range(QUEUES):
             assert [offset for of, offset in found if of == queue] == list(range(MESSAGES))
         assert described(topic).offsets == [MESSAGES] * QUEUES
+
+
+def test_a_worker_that_does_not_come_back_soon_keeps_no_message_back(running: RealNode) -> None:
+    """What is read needs no worker, so a reader waits for none, whatever is due to be committed; then all is."""
+    with warren.attach(running.directory) as node:
+        topic = node.topic("flights")
+        with topic.reader(group="report", prefetch=10) as reader:
+            found = {(record.queue, record.offset) for record in reader.get_many(20, timeout=TIMEOUT)}
+            worker = running.pids()["topic_worker"]
+            with frozen(running, "supervisor"):  # so that nobody restarts it
+                kill(worker)
+                ends = time.monotonic() + 2 * ANSWER_S
+                while time.monotonic() < ends:
+                    record = reader.get(timeout=TIMEOUT)
+                    found.add((record.queue, record.offset))
+                    time.sleep(0.01)
+            reader.commit(timeout=TIMEOUT)
+            assert sum(described(topic).offsets) == len(found)
+            assert reader.fenced == 0
 
 
 def test_worker_and_member_killed_at_once(running: RealNode) -> None:

@@ -38,6 +38,7 @@ from warren.engine.errors import (
     ClosedError,
     Error,
     Fenced,
+    NodeNotRunning,
     PeerLost,
     QueueEmpty,
     TimedOut,
@@ -378,8 +379,8 @@ class Reader:
                     self._sync(_after(deadline, now) if not joined else now + ANSWER_S)
                 elif self._auto and now >= self._commit_at:
                     self._commit_done(now + ANSWER_S)
-            except TimedOut:  # a worker that stands still; what is read needs none
-                if not joined:
+            except (TimedOut, PeerLost) as error:  # a worker that stands still or is restarted; what is read needs none
+                if not joined or isinstance(error, NodeNotRunning):
                     raise
         self._look_at = time.monotonic() + LOOK_S
 

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from warren.engine._core import AttachmentLost, Record
 from warren.engine.catalog.group_topics import Kind, name_of
-from warren.engine.errors import DataLoss, InvalidName, TimedOut, TopicNotFound, UsageError
+from warren.engine.errors import (
+    DataLoss,
+    InvalidName,
+    NodeNotRunning,
+    PeerLost,
+    TimedOut,
+    TopicNotFound,
+    UsageError,
+)
 from warren.workers.client import retried
 from warren.workers.client.retried import Appended, Stands
 from warren.workers.faces.group_places import not_handed_out
@@ -119,7 +127,9 @@ class Retries:
             self._turn = TURN if inner.prepare() else 0
         except TopicNotFound:  # it was deleted with the group
             self._drop()
-        except TimedOut:  # the worker stands still; what can be read without it is read
+        except (TimedOut, PeerLost) as error:  # the worker stands still or is restarted; what can be read is read
+            if isinstance(error, NodeNotRunning):
+                raise
             self._again_at = time.monotonic() + PAUSE_S
         except DataLoss as error:
             inner.go_on(error.queue, error.minimum)
