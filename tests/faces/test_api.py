@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.process.control import ControlClient
+from warren.workers.process.launch import launch
 
 from support.waiting import wait_until
 
@@ -881,6 +883,14 @@ def test_attach_without_a_node(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_text('{"format_version": 99}')
     with pytest.raises(warren.FormatVersionError, match="newer"):
         warren.attach(tmp_path)
+
+
+def test_a_node_waits_for_who_started_it(tmp_path: Path) -> None:
+    launch(tmp_path / "data", idle_exit=0.01, settings={"workers": 1})
+    time.sleep(0.5)  # as on a busy machine
+    with warren.attach(tmp_path / "data") as node:
+        node.queue("q").put(b"x")
+    wait_until(lambda: not NodeDirectory(tmp_path / "data").locked(), 20, what="its end, when the first one has left")
 
 
 OPENER = """

@@ -428,7 +428,7 @@ def test_a_group_that_cannot_be_let_in_is_refused_and_nothing_is_made(place: Pat
         assert re.search(why, said), said
         assert not directory.exists()
     _pid, code, said = users.python(ALICE, OPEN, directory, str(GROUP))
-    assert (code, said) == (0, "None\n"), "and one that can be is taken by warren.open, too"
+    assert (code, said) == (0, "None\n"), f"and one that can be is taken by warren.open, too: {said}"
     wait_until(lambda: not NodeDirectory(directory).locked(), 60, what="the end of the node")
     assert NodeDirectory(directory).read().settings.group == str(GROUP)
 

@@ -794,7 +794,7 @@ def test_a_slot_waits_for_a_server_that_is_being_replaced(start: Starter, tmp_pa
 
 
 def test_idle_exit(start: Starter) -> None:
-    node = start("idle_exit=0.2").ready()
+    node = start("idle_exit=0.2", "adopt=1").ready()
     with node.superblock() as superblock:
         view, memory = register(superblock)
         child = in_child(lambda: None)

@@ -835,12 +835,13 @@ def open(
 ) -> Node:
     """Attach to the node of a directory; start one if none runs. `name`, `call_timeout`: as for attach.
 
-    A node that is started this way ends `idle_exit` seconds after its last client has left (None: never). `settings`
-    are the node's settings (docs/operations.md); a node that already runs must have the same. `profile` (small, default
-    or large) sets all sizes; a new directory gets small by itself where default does not fit, and an existing one keeps
-    its sizes (docs/containers.md). `group`: its members may use the node, too; only its owner starts it
-    (docs/operations.md). Raises what makes the start fail: UsageError, NoRoom (too little shared memory,
-    memory or disk), FormatVersionError, PermissionRefused, DiskFull, LimitError, StartFailed, TimedOut.
+    A node that is started this way ends `idle_exit` seconds after its last client has left (None: never), and waits for
+    its first one for 5 s at least. `settings` are the node's settings (docs/operations.md); a node that already runs
+    must have the same. `profile` (small, default or large) sets all sizes; a new directory gets small by itself where
+    default does not fit, and an existing one keeps its sizes (docs/containers.md). `group`: its members may use the
+    node, too; only its owner starts it (docs/operations.md). Raises what makes the start fail: UsageError, NoRoom (too
+    little shared memory, memory or disk), FormatVersionError, PermissionRefused, DiskFull, LimitError, StartFailed,
+    TimedOut.
     """
     target = NodeDirectory(directory)
     checked_seconds(timeout, endless=False)

@@ -76,6 +76,7 @@ READY = CONSTANTS["SERVER_READY"]
 
 LOST_STOP_TIMEOUT_S = 5.0  #: of a node whose directory was removed
 LOAD_LATER_S = 0.5
+FIRST_CLIENT_S = 5.0  #: a node that a program started waits so long at least for it, whatever idle_exit says
 ANSWER_LATER_S = 0.005  #: how often it is looked for an answer that somebody waits for
 LIFE_S = 0.25  #: how often it is looked which queues have to go
 MESSAGES_KEPT = 50
@@ -129,6 +130,7 @@ class Supervisor:
         self._next_sample = 0.0
         self._life_at = 0.0
         self._seen_client = 0.0
+        self._had_client = False
 
     # -- the run ------------------------------------------------------------------------------------------------
 
@@ -492,10 +494,12 @@ class Supervisor:
     def _check_idle(self, now: float) -> None:
         own = set(self._upkeep.pids())
         if any(view.pid not in own for view in self._clients.clients()):
-            self._seen_client = now
+            self._seen_client, self._had_client = now, True
         if self._control is not None:
             self._seen_client = max(self._seen_client, self._control.asked_at)
         limit = self.options.idle_exit
+        if limit is not None and self.options.adopt and not self.options.successor and not self._had_client:
+            limit = max(limit, FIRST_CLIENT_S)  # who started it is on its way, and on a busy machine that takes a while
         if (
             limit is not None
             and (self._start.announced or self._start.outside_since is not None)
