@@ -19,6 +19,7 @@ import pytest
 import warren
 import warren.aio
 from warren.workers.client.client import Client
+from warren.workers.faces.queues import counts_of
 
 from support.waiting import wait_until
 
@@ -99,7 +100,7 @@ def test_a_slow_consumer_has_nothing_ahead(node: warren.Node, theirs: warren.Que
     for number, message in enumerate(itertools.islice(node.queue(name).consume(), 15)):
         assert int(message.body) == number
         time.sleep(HELD_S)
-        wait_until(lambda: theirs.stats()["unacked"] == 1, what="only what it works on is unacked")
+        wait_until(lambda: counts_of(theirs)["unacked"] == 1, what="only what it works on is unacked")
         message.ack()
 
 
@@ -126,7 +127,7 @@ def test_what_lies_at_a_consumer_that_is_busy_goes_to_another(
         assert begun < 900
     held = next(messages)
     assert int(held.body) == begun
-    wait_until(lambda: theirs.stats()["unacked"] == 1, what="the others are back")
+    wait_until(lambda: counts_of(theirs)["unacked"] == 1, what="the others are back")
     assert theirs.stats()["consumers"] == 1, "it is a consumer still"
     found = []
     while len(found) < 999 - begun:
@@ -262,7 +263,7 @@ def test_a_slow_task_has_nothing_ahead(directory: Path, theirs: warren.Queue, na
             assert sum(await asyncio.gather(*(work(5) for _task in range(10)))) == 50
 
     asyncio.run(main())
-    assert theirs.stats()["ready"] == 0
+    assert counts_of(theirs)["ready"] == 0
 
 
 def test_a_fast_task_has_many_ahead(directory: Path, theirs: warren.Queue, name: str) -> None:
@@ -293,7 +294,7 @@ def test_what_lies_at_tasks_that_are_busy_goes_to_another(directory: Path, their
                     begun += len(await fast_ones(messages, 1))
                     assert begun < 1900
                 held = await anext(messages)
-                await until(lambda: theirs.stats()["unacked"] == 1, "the others are back")
+                await until(lambda: counts_of(theirs)["unacked"] == 1, "the others are back")
                 assert theirs.stats()["consumers"] == 1
                 part = theirs.get_many(100, timeout=20, ahead=False)
                 assert [int(message.body) for message in part] == list(range(begun + 1, begun + 101))

@@ -283,7 +283,7 @@ def test_random_rings_harm_nobody(node: StoreNode, seed: int) -> None:
         wait_until(attacker.client.swept)
         attacker.client.free()
         attacker.client.close()
-    assert node.get("evicted_n") > 0
+    assert node.counted("evicted_n") > 0
 
 
 # -- memory that changes while the server looks at it ----------------------------------------------------------------
@@ -473,7 +473,7 @@ def test_sparse_counters_do_not_blow_up_the_index(node: StoreNode) -> None:
         if i % 500 == 499:
             attacker.processed(i + 1)
     assert attacker.word("evicted") == 0
-    assert node.get("dense_extents") <= 1
+    assert node.counted("dense_extents") <= 1
     assert shared_bytes(node, "dense") <= (16 << 20) + (1 << 16)
     assert shared_bytes(node, "index") <= 4 * n * 64
     good.write([(message_id(i, 8), b"good") for i in range(100, 200)])

@@ -408,7 +408,7 @@ def test_larger_damage_costs_what_it_hit(node: StoreNode, kind: str, listed: boo
         assert [line.file for line in quarantine.entries(node.folder())] == ["1.rdq"]
     if listed and kind == "truncated":
         assert quarantine.entries(node.folder())[0].messages == len(hit)
-        assert node.get("lost_n") == len(hit)
+        assert node.counted("lost_n") == len(hit)
 
 
 def test_damaged_lists_cost_nothing(node: StoreNode) -> None:

@@ -126,7 +126,7 @@ def test_s2_several_clients_write_one_id_it_is_stored_once(node: StoreNode) -> N
     for i, client in enumerate(clients):
         client.write([(message_id(1), BODY + b"%d" % i)])
     assert on_disk(node) == 1
-    assert node.get("messages") == 1
+    assert node.counted("messages") == 1
     for client in clients:
         assert client.read(message_id(1)) == BODY + b"0"  # the first payload wins
         client.remove([message_id(1)])
@@ -141,7 +141,7 @@ def test_s2_several_clients_write_one_id_it_is_stored_once(node: StoreNode) -> N
 def test_s4_write_and_remove_in_flight_never_reach_the_disk_and_are_confirmed(node: StoreNode) -> None:
     client = node.client()
     client.write([(message_id(0), b"another")])
-    written = node.get("written_n")
+    written = node.counted("written_n")
     with Paused(node):
         horizon = client.core.write_many([(message_id(i), BODY) for i in range(1, 101)], SYNCED, True)
         _horizon, eliminated = client.core.remove([message_id(i) for i in range(1, 101)])
@@ -151,7 +151,7 @@ def test_s4_write_and_remove_in_flight_never_reach_the_disk_and_are_confirmed(no
     assert client.core.wait("head", horizon, 10**10)
     assert not client.contains(message_id(1))
     wait_until(lambda: node.get("eliminated_n") == 100)
-    assert node.get("written_n") == written
+    assert node.counted("written_n") == written
     assert on_disk(node) == 0
     assert node.directory_rows() == 0
 
@@ -159,7 +159,7 @@ def test_s4_write_and_remove_in_flight_never_reach_the_disk_and_are_confirmed(no
 def test_s4_removes_eliminate_single_messages_of_a_batch_in_flight(node: StoreNode) -> None:
     client = node.client()
     client.write([(message_id(999), b"another")])
-    written = node.get("written_n")
+    written = node.counted("written_n")
     with Paused(node):
         horizon = client.core.write_batch(message_id(0), [BODY] * 100, SYNCED, True)
         _horizon, eliminated = client.core.remove([message_id(i) for i in range(0, 100, 2)])
@@ -169,7 +169,7 @@ def test_s4_removes_eliminate_single_messages_of_a_batch_in_flight(node: StoreNo
     client.wait(horizon)
     assert [i for i in range(100) if client.contains(message_id(i))] == list(range(1, 100, 2))
     wait_until(lambda: node.get("written_n") == written + 50)
-    assert (on_disk(node), node.get("eliminated_n"), node.directory_rows()) == (50, 50, 0)
+    assert (on_disk(node), node.counted("eliminated_n"), node.directory_rows()) == (50, 50, 0)
 
 
 def test_s4_write_remove_write_in_flight_is_one_write(node: StoreNode) -> None:
@@ -180,7 +180,7 @@ def test_s4_write_remove_write_in_flight_is_one_write(node: StoreNode) -> None:
         horizon = client.core.write_many([(message_id(1), BODY)], SYNCED, True)
     client.wait(horizon)
     assert client.read(message_id(1)) == BODY
-    assert (on_disk(node, b"first"), on_disk(node), node.get("messages")) == (0, 1, 1)
+    assert (on_disk(node, b"first"), on_disk(node), node.counted("messages")) == (0, 1, 1)
 
 
 def test_s4_remove_write_of_a_stored_message_stays_stored(node: StoreNode) -> None:
@@ -307,7 +307,7 @@ def test_s9_dying_client_takes_back_what_it_wrote_and_writes_nothing_new(node: S
     other.write([(message_id(8), BODY)])
     die_first(node, client)
     client.barrier()
-    messages = node.get("messages")
+    messages = node.counted("messages")
     written = on_disk(node)
     last = client.core.write_many([(message_id(3), BODY), (message_id(2), BODY)], SYNCED, True)
     client.wait(last, NONE)
@@ -334,7 +334,7 @@ def test_s9_dying_client_takes_back_what_it_wrote_and_writes_nothing_new(node: S
 
 def test_s7_synced_means_written_and_synced(node: StoreNode) -> None:
     client = node.client()
-    syncs = node.get("syncs_n")
+    syncs = node.counted("syncs_n")
     horizon = client.write([(message_id(1), BODY)], SYNCED)
     assert on_disk(node) == 1
     assert client.core.horizon("written") >= horizon
@@ -344,12 +344,12 @@ def test_s7_synced_means_written_and_synced(node: StoreNode) -> None:
 def test_s7_written_is_handed_to_the_system_without_a_sync(node: StoreNode) -> None:
     client = node.client()
     client.barrier()
-    syncs = node.get("syncs_n")
+    syncs = node.counted("syncs_n")
     horizon = client.write([(message_id(1), BODY)], WRITTEN)
     assert on_disk(node) == 1
     assert client.core.wait("head", horizon, 10**10)
     assert client.core.horizon("synced") < horizon
-    assert node.get("syncs_n") == syncs
+    assert node.counted("syncs_n") == syncs
     client.barrier(SYNCED)
     assert client.core.horizon("synced") > horizon
 
@@ -436,7 +436,7 @@ def test_s8_everything_removed_leaves_the_current_file_and_the_two_before_it(nod
     wait_until(lambda: len(node.summary()) == 3)
     wait_until(lambda: len(node.files()) <= 4)  # and the next one, made ahead
     assert [row.replay_free for row in node.summary()] == [False] * 3
-    assert (node.get("messages"), node.get("valid_bytes")) == (0, 0)
+    assert (node.counted("messages"), node.counted("valid_bytes")) == (0, 0)
 
 
 # -- rule S10: read ---------------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def test_s10_index_gets_extents_under_readers(node: StoreNode) -> None:
     for n in range(0, 6000, 500):
         writer.write([(message_id(i), b"%d" % i) for i in range(n, n + 500)])
         assert reader.read(message_id(n)) == b"%d" % n
-    assert node.get("dense_extents") == 1
+    assert node.counted("dense_extents") == 1
     assert [i for i in range(6000) if reader.read(message_id(i)) != b"%d" % i] == []
 
 

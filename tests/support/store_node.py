@@ -211,6 +211,11 @@ class StoreNode:
         """A field of the server's row."""
         return self.superblock.server_get(server, name)
 
+    def counted(self, name: str) -> int:
+        """The same, of what a server counts, when it has done all that it was asked: it shows that before it sleeps."""
+        wait_until(lambda: self.get("sleeping"), 60, what="the sleep of the store server")
+        return self.get(name)
+
     def summary(self, server: int = 0) -> list[file_summary.FileRow]:
         region = posix_open(
             names.region(self.node_id, "summary", server, self.get("generation", server)), writable=True
