@@ -200,8 +200,9 @@ def _ends(confirm: api.Confirm[None]) -> bool:
 
 def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
     """What was refused for want of space is noted, and nothing that was confirmed is missing."""
-    directory, ballast = small_disk / "node", small_disk / "ballast"
-    ballast.write_bytes(bytes(6 << 20))
+    directory, ballast, reserve = (small_disk / name for name in ("node", "ballast", "reserve"))
+    ballast.write_bytes(bytes(4 << 20))
+    reserve.write_bytes(bytes(2 << 20))  # for the start at the end
     confirms: list[api.Confirm[None]] = []
     left: list[api.Confirm[None]] = []
     with api.open(directory, idle_exit=60, call_timeout=60, profile="small", disk_free_bytes_min=1 << 20) as node:
@@ -213,7 +214,7 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
                 confirms.append(queue.put(body, wait=False, timeout=5.0))
 
         # The alarm comes with the file that cannot be made. Where it outran what was under way, one more is filled.
-        for kilobytes in 6144, 1536:
+        for kilobytes in 4096, 1024:
             os.truncate(ballast, kilobytes << 10)
             with pytest.raises(api.DiskFull):
                 fill()
@@ -227,6 +228,7 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
     notes = [item["note"] for item in check(directory)["files"] if item["note"]]
     assert [note for note in notes if "without a body" in note and "could not finish them before" in note]
     ballast.unlink()
+    reserve.unlink()
     with api.open(directory, idle_exit=60) as node:
         for number in range(stored):
             with node.queue("q").get(timeout=60) as message:
