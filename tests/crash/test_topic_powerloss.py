@@ -15,7 +15,8 @@ import pytest
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import State
 from warren.tools.crash.recording import Record, Recorder
-from warren.tools.crash.topic_afterwards import TopicChecker, TopicTruth
+from warren.tools.crash.topic_afterwards import TopicChecker
+from warren.tools.crash.topic_truth import APPENDED, TopicTruth
 
 from support.long import rounds
 from support.seeds import new_seed
@@ -47,7 +48,7 @@ class Recorded:
 def recorded() -> Iterator[Recorded]:
     seed = new_seed()
     with powerloss.scratch("warren-powerloss-test-") as folder:
-        records, root = powerloss.record_history(Recorder(folder), folder, seed, 80, powerloss.TOPICS)
+        records, root = powerloss.record_history(Recorder(folder), folder, seed, 80, powerloss.TOPICS["plain"])
         checker = TopicChecker(folder)
         yield Recorded(records, root, checker)
         checker.close()
@@ -71,7 +72,7 @@ def planted(records: list[Record], fault: str) -> list[Record]:
     found = list(records)
     for at, record in enumerate(found):
         what = msgspec.msgpack.decode(record.data) if record.kind == "note" else [""]
-        last = next((n for n in range(at, len(found)) if what[0] == "l" and _confirms(found[n], what[1])), None)
+        last = next((n for n in range(at, len(found)) if what[0] == APPENDED and _confirms(found[n], what[1])), None)
         if last is not None:
             found[at + 1 : last + 1] = [found[last], *found[at + 1 : last]]
     return found
@@ -100,7 +101,10 @@ def test_what_is_there_is_looked_at(recorded: Recorded) -> None:
         batch = next(
             batch
             for batch in truth.batches
-            if batch.level == "synced" and truth.is_confirmed(batch.token, point) and batch.topic in there.values()
+            if batch.kind == APPENDED
+            and batch.level == "synced"
+            and truth.is_confirmed(batch.token, point)
+            and batch.topic in there.values()
         )
         change(truth, batch)
         return check(state, truth, point)

@@ -84,6 +84,7 @@ class Truth:
         self.barriers: list[tuple[int, int]] = []  #: (submitted, token)
         self.stops: list[int] = []
         self.kills: Counter[str] = Counter()
+        self.did: Counter[str] = Counter()
         self.ends: list[int] = []  #: where all of the node was killed, or ended
         self.fates: dict[bytes, Fate] = {}
         self.fates_at = -1

@@ -107,6 +107,7 @@ class History:
         self.queues: dict[str, warren.Queue] = {}
         self.numbers = {name: itertools.count(1) for name in QUEUES}
         self.timeout = TIMEOUT_S
+        self.chosen: dict[str, Any] = {}  #: settings of this history alone
 
     def say(self, *words: Any) -> None:
         """Put a note into the record."""
@@ -125,7 +126,7 @@ class History:
 
     def open(self) -> None:
         """Start the node and declare what is used."""
-        self.node = warren.open(self.directory, idle_exit=1.0, name="history", **self.settings)
+        self.node = warren.open(self.directory, idle_exit=1.0, name="history", **self.settings, **self.chosen)
         self.declare()
 
     def declare(self) -> None:

@@ -1,9 +1,12 @@
-"""Power-loss campaign: `python -m warren.tools.crash powerloss [--topics] --states N --seed S`.
+"""Power-loss campaign: `python -m warren.tools.crash powerloss [--topics [KIND]] --states N --seed S`.
 
 Method: a real node with small files is recorded (record.c, recording.py) while a client writes, removes, publishes and
 acks, servers are killed, syncs fail, and the node is stopped and started (history.py). Then the power fails at many
 points of that record: a model of the disk (disk.py) drops, tears and reorders what no sync covered, names too; each
 state that comes out is started as a node starts it, twice, and compared with what had been confirmed (afterwards.py).
+
+With --topics the history is one of topics (topic_history.py), and topic_afterwards.py judges. KIND says what it surely
+is: "plain", or "compacted", with a compacted topic and files of the log that go; without it, it is any of both.
 
 A violation names history and state. Its recording is kept, so that the very state can be looked at again:
 `python -m warren.tools.crash powerloss --replay FILE --state N [--build DIR]`.
@@ -31,7 +34,9 @@ from warren.tools.crash.afterwards import Checker, Truth
 from warren.tools.crash.disk import Disk, State
 from warren.tools.crash.history import wait_unlocked
 from warren.tools.crash.recording import NEVER, Record, Recorder, RecordingError, parse
-from warren.tools.crash.topic_afterwards import TopicChecker, TopicTruth
+from warren.tools.crash.topic_afterwards import TopicChecker
+from warren.tools.crash.topic_history import KINDS
+from warren.tools.crash.topic_truth import TopicTruth
 from warren.workers.process import interpreter
 
 STATES_PER_HISTORY = 400
@@ -48,6 +53,7 @@ class AnyTruth(Protocol):
 
     confirmed: dict[int, int]
     kills: Counter[str]
+    did: Counter[str]  #: what a history had of note
 
 
 class AnyChecker(Protocol):
@@ -70,10 +76,12 @@ class Load:
     history: str = "warren.tools.crash.history"
     truth: Callable[[Sequence[Record]], AnyTruth] = Truth
     checker: Callable[[Path], AnyChecker] = Checker
+    arguments: tuple[str, ...] = ()  #: more of the history's
 
 
 STORE_AND_QUEUES = Load()
-TOPICS = Load("warren.tools.crash.topic_history", TopicTruth, TopicChecker)
+#: by kind of the history
+TOPICS = {kind: Load("warren.tools.crash.topic_history", TopicTruth, TopicChecker, (kind,)) for kind in KINDS}
 
 
 @dataclass
@@ -87,6 +95,7 @@ class Report:
     failed_syncs: int = 0
     confirmed: int = 0
     kills: Counter[str] = field(default_factory=Counter)
+    did: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     checking_s: float = 0.0
     violations: list[str] = field(default_factory=list)
@@ -102,6 +111,7 @@ class Report:
         lines = [
             f"seed {self.seed}: {done} in {self.seconds:.0f} s ({rate:.0f} states/s)",
             f"recorded: {dict(self.records)}; {self.confirmed:,} confirms",
+            *([f"of topics: {dict(self.did)}"] if self.did else []),
             f"killed: {dict(self.kills)}; {self.failed_syncs} syncs failed",
             f"violations: {len(self.violations)}",
             *(f"  {text}" for text in self.violations[:SHOWN]),
@@ -157,7 +167,7 @@ def record_history(
     recorder.begin()
     try:
         done = subprocess.run(
-            interpreter.command(load.history, str(directory), str(seed), str(operations)),
+            interpreter.command(load.history, str(directory), str(seed), str(operations), *load.arguments),
             env=interpreter.environment(recorder.environment(directory)),
             capture_output=True,
             text=True,
@@ -234,6 +244,7 @@ class Campaign:
         )
         report.confirmed += len(truth.confirmed)
         report.kills.update(truth.kills)
+        report.did.update(truth.did)
         checker = self.load.checker(folder)
         before, began = len(report.violations), time.monotonic()
         try:
@@ -250,7 +261,7 @@ class Campaign:
         return len(report.violations) > before
 
     def _of(self) -> dict[str, bool]:
-        return {"topics": True} if self.load is TOPICS else {}
+        return {"topics": True} if self.load in TOPICS.values() else {}
 
     def _keep(self, file: Path, root: str, number: int) -> None:
         path = self.keep / f"powerloss-{self.report.seed}-{number}.gz"
@@ -267,7 +278,7 @@ def replay(path: Path, number: int, count: int, build: Path | None) -> list[str]
     with gzip.open(path, "rb") as kept:
         head = json.loads(kept.readline())
         records = parse(kept.read())
-    load = TOPICS if head.get("topics") else STORE_AND_QUEUES
+    load = TOPICS["any"] if head.get("topics") else STORE_AND_QUEUES
     truth = load.truth(records)
     with scratch("warren-powerloss-") as folder:
         checker = load.checker(folder)
@@ -284,7 +295,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="warren.tools.crash powerloss", description="Crash states of recorded histories, started and compared."
     )
-    parser.add_argument("--topics", action="store_true", help="histories of topics, instead of store and queues")
+    parser.add_argument(
+        "--topics",
+        nargs="?",
+        const="any",
+        choices=KINDS,
+        help="histories of topics, instead of store and queues; of one kind, or any",
+    )
     parser.add_argument("--states", type=int, default=1000, help="crash states altogether (1000)")
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier campaign")
     parser.add_argument("--operations", type=int, default=OPERATIONS, help=f"of a history ({OPERATIONS})")
@@ -303,7 +320,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1 if wrong else 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the temporary folders go with us
     seed = options.seed if options.seed is not None else random.getrandbits(32)
-    load = TOPICS if options.topics else STORE_AND_QUEUES
+    load = TOPICS[options.topics] if options.topics else STORE_AND_QUEUES
     campaign = Campaign(
         seed, options.operations, options.keep, lambda text: print(text, file=sys.stderr, flush=True), load
     )

@@ -1,12 +1,17 @@
 """What a node finds of its topics after a power failure, compared with what it had confirmed.
 
-As afterwards.py, with the notes of topic_history.py. A state of the disk is checked, started as a topic worker starts
-it, in this process and as in another life of the machine, stopped, and started again:
+As afterwards.py, with the notes of topic_history.py (topic_truth.py). A state of the disk is checked, started as a
+topic worker starts it, in this process and as in another life of the machine (topic_life.py), stopped, and started
+again. Where there is a compacted topic, or something waits, a third life goes on: what is due comes, and compaction and
+retention look. After each:
 
 - a message that was confirmed at `synced` is there, once, at its offset and position, with its bytes, tag and keys;
-  so is each that was confirmed at `written` and lies before one that is there
+  so is each that was confirmed at `written` and lies before one that is there. Of a topic with a retention, those below
+  the minimum may be gone
 - of a batch, all is there, with consecutive offsets, or nothing; nothing is there that was not appended, or comes
   twice; messages are in the order of their appends
+- of a compacted topic, the newest of each key is there (topic_newest.py)
+- half messages and those that come later wait, or came, as was decided (topic_waiting.py)
 - topics that were declared are there, those that were deleted are not, and show nothing in ones of their name
 - consume queues and key index are what the log says, read by other code (topic_files.py)
 - a power failure is no damage: the start says of none, and `warren check` finds no problem, before it and after it
@@ -15,127 +20,43 @@ it, in this process and as in another life of the machine, stopped, and started 
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
 import shutil
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
-import msgspec
-
-from warren.engine import _core
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import Error
-from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics import check as topics_check
-from warren.engine.topics.declared import Declaration
-from warren.engine.topics.names import node_bytes
-from warren.engine.topics.retention import Place
-from warren.engine.topics.service import Options, TopicService
-from warren.ipc import layout
-from warren.ipc.layout import SUPERBLOCK
-from warren.tools.crash.afterwards import MemorySuperblock, node_of
+from warren.engine.topics.retention_rules import is_limited
+from warren.tools.crash.afterwards import node_of
 from warren.tools.crash.disk import State, put_down
-from warren.tools.crash.history import message_of
-from warren.tools.crash.recording import Record
-from warren.tools.crash.topic_files import BadFileError, Logged, differences, logged
-from warren.tools.crash.topic_history import keys_of, tag_of
+from warren.tools.crash.topic_content import COMPACTED, is_genuine, keys_of, number_of, tag_of
+from warren.tools.crash.topic_files import LATER, OUTCOME, SYSTEM, BadFileError, Logged, begin_of, differences, walked
+from warren.tools.crash.topic_life import BOOT, Lived, Row, lived
+from warren.tools.crash.topic_newest import Newest, newest_in, unlike_files, unlike_newest, visible
+from warren.tools.crash.topic_truth import APPENDED, Batch, TopicTruth
+from warren.tools.crash.topic_waiting import Places, Waiting
 from warren.workers.cli.check import verify
-
-#: of the life of the machine in which a state is found
-BOOT = b"another boot id."
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What was appended together."""
-
-    topic: int
-    queue: int
-    level: str
-    items: list[tuple[int, int]]
-    submitted: int
-    token: int
-
-
-@dataclass(slots=True)
-class _Change:
-    """A topic was declared, or deleted."""
-
-    name: str
-    submitted: int
-    token: int
-    declared: bool
-
-
-class TopicTruth:
-    """What a history's notes say."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.confirmed: dict[int, int] = {}  #: token → number of the record that confirms it
-        self.answers: dict[int, Any] = {}
-        self.batches: list[_Batch] = []
-        self.of_number: dict[int, _Batch] = {}
-        self.changes: list[_Change] = []
-        self.kills: Counter[str] = Counter()
-        for number, record in enumerate(records):
-            if record.kind == "note":
-                self._note(number, *msgspec.msgpack.decode(record.data))
-
-    def _note(self, number: int, what: str, *words: Any) -> None:
-        if what == "l":
-            token, topic, queue, level, items = words
-            batch = _Batch(topic, queue, level, [(item, size) for item, size in items], number, token)
-            self.batches.append(batch)
-            self.of_number.update((item, batch) for item, _size in items)
-        elif what in ("q", "x"):
-            self.changes.append(_Change(words[1], number, words[0], what == "q"))
-        elif what == "c":
-            self.confirmed[words[0]], self.answers[words[0]] = number, words[1]
-        elif what == "k":
-            self.kills[words[0]] += 1
-
-    def is_confirmed(self, token: int, point: int) -> bool:
-        """Whether the client had been told before that point."""
-        return self.confirmed.get(token, point) < point
-
-    def topics(self, point: int) -> tuple[dict[str, int], set[int], set[str]]:
-        """(names that must be there, with their ids; ids that must not; names of which nothing is sure) at a point."""
-        there: dict[str, int] = {}
-        gone: set[int] = set()
-        unsure: set[str] = set()
-        for change in self.changes:
-            if change.submitted >= point:
-                break
-            if not self.is_confirmed(change.token, point):
-                if not change.declared or change.name not in there:
-                    unsure.add(change.name)
-                    there.pop(change.name, None)
-            elif change.declared:
-                there[change.name] = self.answers[change.token]
-                unsure.discard(change.name)
-            else:
-                if change.name in there:
-                    gone.add(there.pop(change.name))
-                unsure.discard(change.name)
-        return there, gone, unsure
 
 
 @dataclass
 class _Found:
-    """What one start found."""
+    """What one life found."""
 
-    records: list[Logged] = field(default_factory=list)
+    records: list[Logged] = field(default_factory=list)  #: of the log
+    newest: dict[tuple[int, int], Newest] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """Position of the last record of the log; -1: it has none."""
+        return self.records[-1].position if self.records else -1
 
 
 class TopicChecker:
@@ -175,12 +96,15 @@ class TopicChecker:
         wrong += [f"topic {topic} was deleted and is in the catalog" for topic in topics.values() if topic.id in gone]
         wrong += [f"topic {name} was never declared" for name in topics if name not in there and name not in unsure]
         wrong += [f"check before the start: {text}" for text in self._checked()]
-        first = self._start(node, topics, truth, point)
-        second = self._start(node, topics, truth, point)
+        first = self._live(node, topics, truth, point)
+        second = self._live(node, topics, truth, point)
         wrong += first.wrong
         wrong += [f"second start: {text}" for text in second.wrong if text not in first.wrong]
-        if first.records != second.records:
+        if (first.records, first.newest) != (second.records, second.newest):
             wrong.append("a second start finds other messages than the first")
+        if any(topic.compacted for topic in topics.values()) or any(one.topic in LATER for one in second.records):
+            third = self._live(node, topics, truth, point, before=second)
+            wrong += [f"after passes: {text}" for text in third.wrong if text not in first.wrong]
         wrong += [f"check after the start: {text}" for text in self._checked()]
         return wrong
 
@@ -189,160 +113,153 @@ class TopicChecker:
         with mock.patch.object(topics_check, "boot_bytes", return_value=BOOT):
             return list(verify(NodeDirectory(self.folder)).problems)
 
-    def _start(self, node: NodeFile, topics: dict[str, TopicDeclaration], truth: TopicTruth, point: int) -> _Found:
+    def _live(
+        self,
+        node: NodeFile,
+        topics: Mapping[str, TopicDeclaration],
+        truth: TopicTruth,
+        point: int,
+        *,
+        before: _Found | None = None,
+    ) -> _Found:
+        """A life. `before`: what the last one found; then this one goes on for a while."""
         found = _Found()
+        folder = TopicsFolder.of(self.folder)
         try:
-            maxima = _lived(self.folder, node, list(topics.values()), found)
-            found.records = list(logged(self.folder / "topics" / "commitlog"))
+            life = lived(self.folder, node, list(topics.values()), passes=before is not None)
+            found.wrong += life.wrong
+            found.records = list(walked(folder.log))
+            found.newest = newest_in(
+                folder.compacted, {topic.id: topic.queues for topic in topics.values() if topic.compacted}
+            )
             declared = {topic.name: (topic.id, topic.queues) for topic in topics.values()}
-            found.wrong += differences(self.folder / "topics", declared, node.settings.index_slots, behind=True)
-            found.wrong += _unlike(found.records, declared, maxima, truth, point)
+            found.wrong += differences(
+                folder.path,
+                declared,
+                node.settings.index_slots,
+                behind=True,
+                minima={place: row.minimum for place, row in life.rows.items()},
+                records=[record for record in found.records if record.topic not in SYSTEM],
+            )
+            # what comes now lies behind messages that the power took: those were never confirmed at `synced`
+            end = found.end if before is None else before.end
+            judge = _Judge(found, life, topics, (begin_of(folder.log), end), truth, point)
+            found.wrong += judge.unlike(folder.path)
         except (Error, OSError, BadFileError) as error:
             found.wrong.append(f"the start fails: {error!r}")
         return found
 
 
-def _lived(folder: Path, node: NodeFile, topics: list[TopicDeclaration], found: _Found) -> dict[tuple[int, int], int]:
-    """A worker's life: it starts, and stops in good order. The maximum of each (topic, queue)."""
-    settings = node.settings
-    place = TopicsFolder.of(folder)
-    atomic_file.make_directories(place.log)
-    superblock = MemorySuperblock(node)
-    server = 2 + settings.workers
-    SUPERBLOCK.pack_into(superblock.buffer, "servers_n", server + 1)
-    superblock.set("topic_server", server)
-    superblock.set("node_epoch", node.node_epoch + 1)
-    with contextlib.ExitStack() as stack:
-        rows = stack.enter_context(mmap.mmap(-1, TOPIC_ROWS_BYTES))
-        root = os.open(place.path, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, root)
-        ring = os.memfd_create("ring")
-        stack.callback(os.close, ring)
-        os.ftruncate(ring, layout.PAGE_BYTES + settings.topic_ring_bytes)
-        mapped = stack.enter_context(mmap.mmap(ring, layout.PAGE_BYTES + settings.topic_ring_bytes))
-        core = _core.TopicServer(
-            superblock.buffer,
-            server,
-            root,
-            ring,
-            rows,
-            node_bytes(superblock.node_id),
-            BOOT,
-            ring_bytes=settings.topic_ring_bytes,
-            log_file_bytes=settings.log_file_bytes,
-            consume_queue_entries=settings.consume_queue_entries,
-            index_slots=settings.index_slots,
-            index_entries=settings.index_entries,
-            spin_us=0,
-            tick_ms=20,
-            commit_bytes=settings.commit_bytes,
-            delayed_max=settings.delayed_messages_max,
-            halves_max=settings.half_messages_max,
-            half_outcomes=settings.half_outcomes_kept,
-            half_after_ms=round(settings.half_after_s * 1000),
-            half_interval_ms=round(settings.half_interval_s * 1000),
-            half_checks=settings.half_checks_max,
-        )
-        options = Options(
-            superblock=superblock,
-            server=server,
-            place=Place(
-                folder=place,
-                log_file_bytes=settings.log_file_bytes,
-                ring=mapped,
-                rows=rows,
-                consume_queue_entries=settings.consume_queue_entries,
-                index_slots=settings.index_slots,
-                index_entries=settings.index_entries,
-                ring_bytes=settings.topic_ring_bytes,
-            ),
-            load_catalog=lambda: list[Declaration](topics),
-        )
-        service = TopicService(core, options)
-        try:
-            recovered = service.start()
-            service.begin(1)
-            with memoryview(rows) as view:
-                maxima = dict(_maxima(view))
-            clean = service.stop()
-        except BaseException:
-            service.release()
-            raise
-        if recovered.checkpoint not in ("good", "none"):
-            found.wrong.append(f"the checkpoint is {recovered.checkpoint}")
-        if not clean:
-            found.wrong.append("the worker did not stop in good order")
-    return maxima
+class _Judge:
+    """What a life found, against what was confirmed."""
 
+    def __init__(
+        self,
+        found: _Found,
+        life: Lived,
+        topics: Mapping[str, TopicDeclaration],
+        log: tuple[int, int],
+        truth: TopicTruth,
+        point: int,
+    ) -> None:
+        """`log`: where it begins, and the position of the last record that the first life found."""
+        self.found, self.life, self.truth, self.point = found, life, truth, point
+        self.topics = {topic.id: topic for topic in topics.values()}
+        self.of_log: defaultdict[tuple[int, int], list[Logged]] = defaultdict(list)
+        for record in found.records:
+            if record.topic not in SYSTEM and record.topic_id in self.topics:
+                self.of_log[record.topic_id, record.queue].append(record)
+        self.places: dict[int, tuple[int, int]] = {}  # number → (offset, position)
+        self.waits = Places(self.places, life.rows, *log)
 
-def _maxima(rows: memoryview) -> Iterator[tuple[tuple[int, int], int]]:
-    for number in range(TOPIC_ROWS.unpack(rows, "rows_n")):
-        at = TOPIC_ROWS.size + number * TOPIC_ROW.size
-        key = TOPIC_ROW.unpack(rows, "key", at)
-        if key:
-            yield (key >> 32, (key & 0xFFFFFFFF) - 1), TOPIC_ROW.unpack(rows, "maximum", at)
+    def unlike(self, folder: Path) -> Iterator[str]:
+        """What is wrong. Raises BadFileError."""
+        rows, truth, point = self.life.rows, self.truth, self.point
+        compacted = {id for id, topic in self.topics.items() if topic.compacted}
+        yield from self._unlike_records()
+        for place, row in rows.items():
+            if place[0] in self.topics:
+                yield from self._unlike_row(place, row)
+        yield from unlike_files(self.found.newest, rows, compacted, self.of_log, self.life.read)
+        seen = {
+            place: visible(self.found.newest.get(place), row, self.of_log.get(place, ()))
+            for place, row in rows.items()
+            if place[0] in compacted
+        }
+        yield from unlike_newest(seen, truth, point, self.waits.end, COMPACTED)
+        for batch in truth.batches:
+            if batch.submitted < point and batch.kind == APPENDED:
+                yield from self._unlike_batch(batch)
+        waiting = Waiting(self.found.records)
+        yield from waiting.unlike(truth, point, set(self.topics), self.waits)
+        yield from waiting.unlike_kept(folder, rows, set(self.topics))
 
+    def _all(self) -> Iterator[Logged]:
+        """Records of the log, and those that only files of newest messages have."""
+        there = {record.position for record in self.found.records}
+        for file in self.found.newest.values():
+            yield from (record for record in file.records if record.position not in there)
+        yield from (record for record in self.found.records if record.topic not in SYSTEM)
 
-def _unlike(
-    records: Sequence[Logged],
-    topics: dict[str, tuple[int, int]],
-    maxima: dict[tuple[int, int], int],
-    truth: TopicTruth,
-    point: int,
-) -> Iterator[str]:
-    """What is there against what was confirmed."""
-    living = {id for id, _queues in topics.values()}
-    queues: dict[tuple[int, int], list[Logged]] = defaultdict(list)
-    places: dict[int, tuple[int, int]] = {}  # number → (offset, position)
-    end = records[-1].position if records else -1
-    for record in records:
-        number = int.from_bytes(record.body[:4], "big")
-        size = int.from_bytes(record.body[4:8], "big")
-        batch = truth.of_number.get(number)
-        if size != len(record.body) or record.body != message_of(record.topic, number, size):
-            yield f"{record.topic}/{record.queue}:{record.offset} has a body that nobody appended"
-        elif batch is None or batch.submitted >= point:
-            yield f"{number} was not appended yet, and is at {record.position}"
-        elif (record.topic_id, record.queue) != (batch.topic, batch.queue):
-            yield f"{number} of topic {batch.topic}/{batch.queue} is in {record.topic_id}/{record.queue}"
-        elif (record.tag, list(record.keys)) != (tag_of(number) or "", keys_of(number)):
-            yield f"{number} has tag {record.tag} and keys {record.keys}"
-        elif number in places:
-            yield f"{number} is there twice, at {places[number]} and {record.position}"
-        else:
-            places[number] = record.offset, record.position
-        if record.topic_id in living:
-            queues[record.topic_id, record.queue].append(record)
-    for place, of_queue in queues.items():
-        if maxima.get(place) != len(of_queue):
-            yield f"{place} has {len(of_queue)} messages, and shows {maxima.get(place)}"
-        numbers = [int.from_bytes(record.body[:4], "big") for record in of_queue]
-        if numbers != sorted(numbers):
-            yield f"{place} has lost its order: {numbers}"
-    for place, maximum in maxima.items():
-        if maximum and place not in queues:
-            yield f"{place} shows {maximum} messages, and has none"
-    for batch in truth.batches:
-        if batch.submitted < point:
-            yield from _unlike_batch(batch, places, end, truth, point)
+    def _unlike_records(self) -> Iterator[str]:
+        truth, places = self.truth, self.places
+        order: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for record in self._all():
+            number = number_of(record.topic, record.body, record.tag)
+            batch = truth.of_number.get(number)
+            if not is_genuine(record.topic, number, record.body):
+                yield f"{record.topic}/{record.queue}:{record.offset} has a body that nobody appended"
+            elif batch is None or batch.submitted >= self.point:
+                yield f"{number} was not appended yet, and is at {record.position}"
+            elif (record.topic_id, record.queue) != (batch.topic, batch.queue):
+                yield f"{number} of topic {batch.topic}/{batch.queue} is in {record.topic_id}/{record.queue}"
+            elif dict(batch.items)[number] != len(record.body):
+                yield f"{number} has {len(record.body)} bytes, and was appended with {dict(batch.items)[number]}"
+            elif (record.tag, list(record.keys)) != (tag_of(record.topic, number) or "", keys_of(record.topic, number)):
+                yield f"{number} has tag {record.tag} and keys {record.keys}"
+            elif number in places:
+                yield f"{number} is there twice, at {places[number]} and {record.position}"
+            elif (batch.kind == APPENDED) != (not record.prepared and not record.flags & OUTCOME):
+                yield f"{number} came another way than was asked for"
+            else:
+                places[number] = record.offset, record.position
+                if batch.kind == APPENDED:
+                    order[record.topic_id, record.queue].append((record.offset, number))
+        for place, numbers in order.items():
+            in_order = [number for _offset, number in sorted(numbers)]
+            if in_order != sorted(in_order):
+                yield f"{place} has lost its order: {in_order}"
 
+    def _unlike_row(self, place: tuple[int, int], row: Row) -> Iterator[str]:
+        topic, there = self.topics[place[0]], self.of_log.get(place, ())
+        end = there[-1].offset + 1 if there else row.minimum
+        if row.maximum != end:
+            yield f"{place} has {end} messages, and shows {row.maximum}"
+        if row.minimum > row.maximum or (row.minimum and not (topic.compacted or is_limited(topic))):
+            yield f"{place} begins at {row.minimum}, and shows {row.maximum}"
 
-def _unlike_batch(
-    batch: _Batch, places: dict[int, tuple[int, int]], end: int, truth: TopicTruth, point: int
-) -> Iterator[str]:
-    numbers = [number for number, _size in batch.items]
-    there = [places[number] for number in numbers if number in places]
-    if there and len(there) < len(numbers):
-        yield f"{len(there)} of the {len(numbers)} messages from {numbers[0]} on are there"
-    offsets = [offset for offset, _position in there]
-    if offsets and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
-        yield f"the messages from {numbers[0]} on have offsets {offsets}"
-    if not truth.is_confirmed(batch.token, point) or batch.level == "none":
-        return
-    for number, (offset, position) in zip(numbers, truth.answers[batch.token], strict=True):
-        if batch.level == "written" and position > end:
-            continue
-        if number not in places:
-            yield f"{number} was confirmed ({batch.level}) at {offset}, {position}, and is gone"
-        elif places[number] != (offset, position):
-            yield f"{number} was confirmed at {offset}, {position}, and is at {places[number]}"
+    def _unlike_batch(self, batch: Batch) -> Iterator[str]:
+        numbers = [number for number, _size in batch.items]
+        there = {at: self.places[number] for at, number in enumerate(numbers) if number in self.places}
+        minimum = self.waits.minimum(batch)
+        firsts = {offset - at for at, (offset, _position) in there.items()}
+        if len(firsts) > 1:
+            yield f"the messages from {numbers[0]} on have offsets {[offset for offset, _position in there.values()]}"
+        elif firsts:
+            (first,) = firsts
+            gone = [at for at in range(len(numbers)) if at not in there and first + at >= minimum]
+            if gone:
+                yield f"{len(numbers) - len(gone)} of the {len(numbers)} messages from {numbers[0]} on are there"
+        if not self.truth.is_confirmed(batch.token, self.point) or batch.level == "none":
+            return
+        for number, (offset, position) in zip(numbers, self.truth.answers[batch.token], strict=True):
+            if batch.level == "written" and position > self.waits.end:
+                continue
+            if number not in self.places:
+                if batch.topic in self.topics and offset < minimum:
+                    continue  # it was replaced, or retention took it
+                if batch.topic not in self.topics and position < self.waits.begin:
+                    continue
+                yield f"{number} was confirmed ({batch.level}) at {offset}, {position}, and is gone"
+            elif self.places[number] != (offset, position):
+                yield f"{number} was confirmed at {offset}, {position}, and is at {self.places[number]}"

@@ -2,14 +2,19 @@
 
 With the node stopped in good order: every record of the log whose topic is there has its unit at its offset and each of
 its keys once in the key index, and there is no unit and no key of anything else.
+
+Where retention or compaction took messages: below a queue's minimum units may be gone, with whole files, and keys, too;
+and the log, which begins later, has nothing more to say of keys of records before its begin.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +26,12 @@ INDEX_HEADER = struct.Struct(">qqQQII")
 ENTRY = struct.Struct(">IQII")
 V1, V2, BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 OWN = "WARREN_SYS_"
+HALF, HALF_OVER, HALF_ASIDE = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+LATER = frozenset({"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"})
+#: topics of RocketMQ's own, which have no consume queues and no keys
+SYSTEM = LATER | {HALF, HALF_OVER, HALF_ASIDE}
+#: which part of `flags` says what became of a half message
+OUTCOME, COMMITTED, ROLLED_BACK = 12, 8, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,9 @@ class Logged:
     body: bytes
     tag: str
     keys: tuple[str, ...]
+    flags: int = 0
+    prepared: int = 0  #: position of the half message; of a message that came later, of its record there, + 1
+    real: tuple[str, int] = ("", 0)  #: of a message that waits: topic and queue that it is for
 
 
 class BadFileError(Exception):
@@ -45,6 +59,16 @@ class BadFileError(Exception):
 
 def logged(folder: Path) -> Iterator[Logged]:
     """The records of all topics of programs, in the order of the log. Raises BadFileError."""
+    return (record for record in walked(folder) if record.topic not in SYSTEM)
+
+
+def begin_of(folder: Path) -> int:
+    """Where the log begins; 0 without one."""
+    return min((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=0)
+
+
+def walked(folder: Path) -> Iterator[Logged]:
+    """The same, and those of RocketMQ's own topics, as messages that wait. Raises BadFileError."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not path.name.isdecimal():
             continue
@@ -52,90 +76,146 @@ def logged(folder: Path) -> Iterator[Logged]:
         while at + 8 <= len(data):
             size, magic = struct.unpack_from(">II", data, at)
             if not size and not magic:
-                if any(data[at:]):
+                if data.count(0, at) != len(data) - at:
                     raise BadFileError(f"{path}: bytes behind the end at {at}")
                 break
             if magic == BLANK:
                 break
-            record = _record(data, at, int(path.name), path)
+            record = record_of(data, at, path)
+            if record.position != int(path.name) + at:
+                raise BadFileError(f"{path}: the record at {at} says that it lies at {record.position}")
             if not record.topic.startswith(OWN):
                 yield record
             at += record.size
 
 
-def _record(data: bytes, at: int, base: int, path: Path) -> Logged:
-    fields = HEAD.unpack_from(data, at)
-    size, magic, crc, queue, flag, offset, position, _sys, _born, _host, stored, _by, _times, _prepared, length = fields
-    where = at + HEAD.size
+def record_of(data: bytes, at: int, path: Path) -> Logged:
+    """The record that lies at `at` in the bytes of a file. Raises BadFileError."""
+    if at + HEAD.size <= len(data):
+        (size,) = struct.unpack_from(">I", data, at)
+        found = _record(data[at : at + size])  # the same records come again in each state
+        if found is not None:
+            return found
+    raise BadFileError(f"{path}: no sound record at {at}")
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _record(data: bytes) -> Logged | None:
+    if len(data) < HEAD.size:
+        return None
+    fields = HEAD.unpack_from(data)
+    size, magic, crc, queue, id, offset, position, flags, _born, _host, stored, _by, _times, prepared, length = fields
+    where = HEAD.size
     body = data[where : where + length]
     where += length
     wide = magic == V2
     topic_bytes = int.from_bytes(data[where : where + 1 + wide], "big")
     where += 1 + wide
-    topic = data[where : where + topic_bytes].decode()
+    topic = data[where : where + topic_bytes]
     where += topic_bytes
     properties_bytes = int.from_bytes(data[where : where + 2], "big")
     where += 2
-    properties = dict(
-        part.partition("\1")[::2] for part in data[where : where + properties_bytes].decode().split("\2") if part
-    )
+    said = data[where : where + properties_bytes]
     where += properties_bytes
-    if magic not in (V1, V2) or where - at != size or position != base + at or crc != zlib.crc32(body) & INT_MAX:
-        raise BadFileError(f"{path}: no sound record at {at}")
+    if magic not in (V1, V2) or where != size or crc != zlib.crc32(body) & INT_MAX:
+        return None
+    properties = dict(part.partition("\1")[::2] for part in said.decode().split("\2") if part)
     keys = dict.fromkeys([properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")])
     return Logged(
-        topic, flag, queue, offset, position, size, stored, body, properties.get("TAGS", ""), tuple(filter(None, keys))
+        topic.decode(),
+        id,
+        queue,
+        offset,
+        position,
+        size,
+        stored,
+        body,
+        properties.get("TAGS", ""),
+        tuple(filter(None, keys)),
+        flags,
+        prepared,
+        (properties.get("REAL_TOPIC", ""), int(properties.get("REAL_QID", "0"))),
     )
 
 
 def differences(
-    folder: Path, topics: dict[str, tuple[int, int]], index_slots: int, *, behind: bool = False
+    folder: Path,
+    topics: dict[str, tuple[int, int]],
+    index_slots: int,
+    *,
+    behind: bool = False,
+    minima: Mapping[tuple[int, int], int] | None = None,
+    records: Sequence[Logged] | None = None,
 ) -> Iterator[str]:
     """What consume queues and key index have too much or too little. `topics`: name → (id, queues). `index_slots`: the
     setting. `behind`: units of records that the log lost with its power may lie behind the last one, until they are
-    written over; no reader comes there. Raises BadFileError.
+    written over; no reader comes there. `minima`: by id and queue, of those from which messages went; `records`: what
+    `logged` says. Raises BadFileError.
     """
-    records = list(logged(folder / "commitlog"))
+    log = folder / "commitlog"
+    records = list(logged(log)) if records is None else records
+    begin = begin_of(log) if log.is_dir() else 0
     living = {id: name for name, (id, _queues) in topics.items()}
+    lowest = minima or {}
     wanted: dict[tuple[str, int], list[Logged]] = {
         (name, queue): [] for name, (_id, queues) in topics.items() for queue in range(queues)
     }
     for record in records:
         if record.topic_id in living:
             place = (living[record.topic_id], record.queue)
-            if place not in wanted or record.topic != place[0] or record.offset != len(wanted[place]):
+            before = wanted.get(place)
+            minimum = lowest.get((record.topic_id, record.queue), 0)
+            # only where files of the log went it begins in the middle of a queue, and not above the minimum
+            follows = record.offset == (before[-1].offset + 1 if before else min(record.offset, minimum * (begin > 0)))
+            if before is None or record.topic != place[0] or not follows:
                 yield f"log: the record at {record.position} is {record.topic}/{record.queue}:{record.offset}"
                 continue
-            wanted[place].append(record)
+            before.append(record)
     for (name, queue), there in wanted.items():
-        yield from _units(folder / "consumequeue" / name / str(queue), name, queue, there, behind)
-    yield from _index(folder / "index", records, set(living), index_slots)
+        minimum = lowest.get((topics[name][0], queue), 0)
+        yield from _units(folder / "consumequeue" / name / str(queue), name, queue, there, minimum, behind)
+    yield from _index(folder / "index", records, set(living), index_slots, begin, lowest)
 
 
-def _units(folder: Path, name: str, queue: int, records: list[Logged], behind: bool) -> Iterator[str]:
-    data = b"".join(path.read_bytes() for path in sorted(folder.iterdir())) if folder.is_dir() else b""
-    for offset, record in enumerate(records):
-        unit = UNIT.unpack_from(data, offset * UNIT.size) if (offset + 1) * UNIT.size <= len(data) else None
+def _units(folder: Path, name: str, queue: int, records: list[Logged], minimum: int, behind: bool) -> Iterator[str]:
+    files = {int(path.name): path.read_bytes() for path in (sorted(folder.iterdir()) if folder.is_dir() else ())}
+    begins = list(files)
+    for record in records:
+        if record.offset < minimum:
+            continue
+        at = record.offset * UNIT.size
+        begin = begins[max(bisect_right(begins, at) - 1, 0)] if begins else 0
+        inside = 0 <= at - begin <= len(files.get(begin, b"")) - UNIT.size
+        unit = UNIT.unpack_from(files[begin], at - begin) if inside else None
         if unit != (record.position, record.size, java_hash(record.tag)):
-            yield f"consume queue: {name}/{queue}:{offset} is {unit}, and the log has {record.position}, {record.size}"
-    if not behind and any(data[len(records) * UNIT.size :]):
-        yield f"consume queue: {name}/{queue} has units behind {len(records)}"
+            place = f"{name}/{queue}:{record.offset}"
+            yield f"consume queue: {place} is {unit}, and the log has {record.position}, {record.size}"
+    end = records[-1].offset + 1 if records else minimum
+    if not behind and any(any(data[max(end * UNIT.size - begin, 0) :]) for begin, data in files.items()):
+        yield f"consume queue: {name}/{queue} has units behind {end}"
 
 
-def _index(folder: Path, records: list[Logged], living: set[int], slots: int) -> Iterator[str]:
+def _index(
+    folder: Path,
+    records: Sequence[Logged],
+    living: set[int],
+    slots: int,
+    begin: int,
+    minima: Mapping[tuple[int, int], int],
+) -> Iterator[str]:
     keys: Counter[tuple[int, int]] = Counter()  # of everything that the log has
-    due: set[tuple[int, int]] = set()  # of topics that are there
+    due: set[tuple[int, int]] = set()  # of topics that are there, from their minima on
     for record in records:
         for key in record.keys:
             entry = (key_hash(record.topic, key), record.position)
             keys[entry] += 1
-            if record.topic_id in living:
+            if record.topic_id in living and record.offset >= minima.get((record.topic_id, record.queue), 0):
                 due.add(entry)
     found: Counter[tuple[int, int]] = Counter()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         found.update(_entries(path, slots))
     for entry, count in found.items():
-        if count > keys[entry]:
+        if count > keys[entry] and entry[1] >= begin:
             yield f"key index: {entry} is there {count} times, and {keys[entry]} times in the log: stale, or doubled"
     for entry in due:
         if found[entry] < keys[entry]:
