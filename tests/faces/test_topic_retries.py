@@ -8,6 +8,7 @@ is stopped and killed.
 
 import asyncio
 import itertools
+import math
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ import warren.aio
 from warren.engine.topics.formats import DELAY_LEVELS_MS
 from warren.workers.client import retried
 from warren.workers.faces import topic_retries
+from warren.workers.faces.topic_reader import Commit
 
 from support.real_node import RealNode
 from support.seeds import new_seed
@@ -123,6 +125,34 @@ def test_what_cannot_be_given_back_is_not_passed(topic: warren.Topic) -> None:
         with pytest.raises(warren.MessageTooLarge):
             reader.retry(big)
         assert reader.get(TIMEOUT).body == b"2"  # it was committed: what a program has said counts
+
+
+@pytest.mark.parametrize("commit", ["auto", "manual"])
+def test_what_is_given_back_with_a_wrong_argument_is_handed_out_again(topic: warren.Topic, commit: Commit) -> None:
+    topic.append_many([b"%d" % n for n in range(6)], queue=0)
+    with topic.reader(group="g", commit=commit) as reader:
+        for number, wrong in enumerate(({"delay": -1}, {"delay": 300_000}, {"delay": math.nan}, {"timeout": -1})):
+            record = reader.get(TIMEOUT)
+            assert record.body == b"%d" % number
+            with pytest.raises(warren.UsageError, match=next(iter(wrong))):
+                reader.retry(record, **wrong)
+            assert reader.get(TIMEOUT).body == record.body
+        assert reader.get(TIMEOUT).body == b"4"
+        reader.commit()
+        assert topic.group("g")["queues"][0]["committed"] == 5
+
+
+def test_a_message_of_another_topic_takes_the_reader_nowhere(node: warren.Node, topic: warren.Topic) -> None:
+    other = node.topic(f"{topic.name}-other", queues=2)
+    for each in (topic, other):
+        each.append_many([b"0", b"1", b"2"], queue=0)
+    with topic.reader(group="g") as reader:
+        assert reader.get(TIMEOUT).body == b"0"
+        assert reader.get(TIMEOUT).body == b"1"
+        with pytest.raises(warren.UsageError, match="another topic"):
+            reader.retry(other.read(0).records[0])
+        assert reader.get(TIMEOUT).body == b"2"
+    other.delete()
 
 
 def test_a_topic_worker_that_stands_still_or_dies(running: RealNode, topic: warren.Topic) -> None:
@@ -322,11 +352,9 @@ def test_bad_input(node: warren.Node, topic: warren.Topic) -> None:
     other = node.topic(f"{topic.name}-other", queues=2)
     other.append(b"foreign", queue=0)
     with topic.reader(group="g") as reader:
-        record = reader.get(TIMEOUT)
+        reader.get(TIMEOUT)
         for call, match in (
             (lambda: reader.retry(b"m"), "not a bytes"),  # type: ignore[arg-type]
-            (lambda: reader.retry(record, delay=-1), "delay"),
-            (lambda: reader.retry(record, timeout=-1), "timeout"),
             (lambda: reader.retry(topic.read(0, 1).records[0]), "was not handed out"),
             (lambda: reader.retry(other.read(0).records[0]), "another topic"),
         ):

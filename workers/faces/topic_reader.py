@@ -571,22 +571,23 @@ class Reader:
         if self.group is None:
             raise UsageError("this reader has no group to which a message could come again: give topic.reader(group=…)")
         _checked_record(record, "retry")
-        checked_seconds(timeout)
-        if delay is not None:
-            later_of(delay, None, None)
-        limit = self._client.call_timeout if timeout is None else timeout
-        deadline = None if limit is None else time.monotonic() + limit
-        self._calling(lambda: self._retry(record, delay, deadline))
+        self._calling(lambda: self._retry(record, delay, timeout))
 
-    def _retry(self, record: Record, delay: float | None, deadline: float | None) -> None:
+    def _retry(self, record: Record, delay: float | None, timeout: float | None) -> None:
         at = retried.stands(record)
         self._open()
         retries = self._again_of(at)
+        retries.check_topic(record)
         if at.again:
             retries.check(at)
         else:
             self._places.handed(at.queue, at.offset)
         try:
+            checked_seconds(timeout)
+            if delay is not None:
+                later_of(delay, None, None)
+            limit = self._client.call_timeout if timeout is None else timeout
+            deadline = None if limit is None else time.monotonic() + limit
             retries.append(record, at, delay, deadline)
         except BaseException:
             if at.again:

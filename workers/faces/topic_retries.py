@@ -174,6 +174,13 @@ class Retries:
                 place = None if at is None else (at.queue, at.offset)
                 self._inner.commit(place, deadline)
 
+    def check_topic(self, record: Record) -> None:
+        """Is it of this topic? Raises UsageError."""
+        if retried.topic_of(record) not in (self._of.id, 0):
+            raise UsageError(
+                f"the message is of another topic than {self._of.name!r}: give it to the reader that has it"
+            )
+
     def check(self, at: Stands) -> None:
         """Was it handed out? Raises Fenced, UsageError."""
         if self._inner is None:
@@ -196,12 +203,8 @@ class Retries:
     def append(self, record: Record, at: Stands, delay: float | None, deadline: float | None) -> None:
         """Put a message into the retry topic, or after so many tries among the dead letters; it is synced and confirmed
         when this returns. Raises MessageTooLarge, InvalidName, TimedOut, PeerLost, SyncFailed, DiskFull, LimitError,
-        TopicNotFound (the topic that it is of was deleted), ClosedError, UsageError (it is of another topic).
+        TopicNotFound (the topic that it is of was deleted), ClosedError.
         """
-        if retried.topic_of(record) not in (self._of.id, 0):
-            raise UsageError(
-                f"the message is of another topic than {self._of.name!r}: give it to the reader that has it"
-            )
         kind: Kind = "retry" if at.times < self._max else "dead"
         name = name_of(kind, self._of.name, self._group)
         if kind == "retry":
