@@ -356,15 +356,15 @@ int wr_index_files_put(wr_index_files *f, uint32_t key_hash, uint64_t physical_o
 
 int wr_index_files_sync(wr_index_files *f, wr_index_mark *mark) {
     while (!f->failed && f->full) {
-        f->failed = wr_mapped_sync(&f->full->file, 0, f->bytes);
+        f->failed = wr_sync_error(wr_mapped_sync(&f->full->file, 0, f->bytes));
         if (!f->failed) drop_full(f);
     }
     if (!f->failed && f->unsynced) {
-        f->failed = wr_mapped_sync(&f->file, 0, f->bytes);
+        f->failed = wr_sync_error(wr_mapped_sync(&f->file, 0, f->bytes));
         f->unsynced = f->failed != 0;
     }
     if (!f->failed && f->unnamed) {
-        f->failed = wr_folder_sync(f->root, f->folder);
+        f->failed = wr_sync_error(wr_folder_sync(f->root, f->folder));
         f->unnamed = f->failed != 0;
     }
     *mark = (wr_index_mark){.count = f->file.base ? f->writer.count : 0, .begin = f->file.base ? f->writer.begin : 0};

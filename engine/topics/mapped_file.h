@@ -11,6 +11,7 @@
  * Crash points: killed between making a file and giving it its size: it has none, and gets it from the next one. */
 #ifndef WR_TOPICS_MAPPED_FILE_H
 #define WR_TOPICS_MAPPED_FILE_H
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -32,4 +33,10 @@ int wr_mapped_have(const wr_mapped_file *file, int root, const char *name, uint6
 
 /* Sync these bytes, and the file's blocks. 0 or an errno. */
 int wr_mapped_sync(const wr_mapped_file *file, uint64_t from, uint64_t to);
+
+/* What an owner keeps of a sync that failed. What the sync covered may be lost, even when there is space again, so no
+ * such error passes: those that would be tried again (ENOSPC, EDQUOT, ENOMEM) become EIO. */
+static inline int wr_sync_error(int error) {
+    return error == ENOSPC || error == EDQUOT || error == ENOMEM ? EIO : error;
+}
 #endif

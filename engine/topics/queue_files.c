@@ -152,15 +152,16 @@ static void settle(wr_queue_files *f) {
 }
 
 int wr_queue_files_sync(wr_queue_files *f, uint64_t *durable) {
-    for (written *w = f->files; w && !f->failed; w = w->next) f->failed = wr_mapped_sync(&w->file, w->from, w->to);
-    if (!f->failed && f->unnamed) f->failed = wr_folder_sync(f->root, f->folder);
+    for (written *w = f->files; w && !f->failed; w = w->next)
+        f->failed = wr_sync_error(wr_mapped_sync(&w->file, w->from, w->to));
+    if (!f->failed && f->unnamed) f->failed = wr_sync_error(wr_folder_sync(f->root, f->folder));
     if (!f->failed) settle(f);
     *durable = f->behind;
     return f->failed;
 }
 
 int wr_queue_files_synced(wr_queue_files *f, int error) {
-    if (!f->failed) f->failed = error;
+    if (!f->failed) f->failed = wr_sync_error(error);
     if (!f->failed) settle(f);
     return f->failed;
 }
