@@ -396,6 +396,7 @@ static PyObject *reader_find(ReaderObject *self, PyObject *const *args, Py_ssize
         if (kind == WR_MESSAGE_THERE) error = batch_put(&b, &r, bytes);
         damaged |= kind == WR_MESSAGE_DAMAGED;
     }
+    wr_topic_lookup_end(&lookup);
     Py_END_ALLOW_THREADS
     PyObject *list = error ? NULL : batch_give(&b), *answered = list ? Py_BuildValue("(NN)", list, damage_of(self, damaged)) : NULL;
     batch_free(&b);

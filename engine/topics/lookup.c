@@ -4,7 +4,9 @@
 #include "topics/hash.h"
 #include "topics/newest.h"
 #include "topics/properties.h"
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The unit of the message whose record says that it begins at a position. THERE, NONE or ERROR. */
 static wr_message_kind unit_at(wr_topic_reader *r, uint64_t position, uint32_t *queue, uint64_t *offset, wr_unit *unit, int *error) {
@@ -127,7 +129,39 @@ static bool is_wanted(const wr_topic_lookup *l, const wr_record *record, const u
     return time >= l->since && time <= l->until && has_key(record, bytes, l->key);
 }
 
-/* Behind those of the index: of the files of newest records. They lie before all that the log has of their queue. */
+/* Note what the index gives. 0 or ENOMEM. */
+static int note_given(wr_topic_lookup *l, uint64_t position) {
+    if (!l->reader->compacted) return 0;
+    if (l->given_n == l->given_max) {
+        const uint32_t max = l->given_max ? 2 * l->given_max : 64;
+        uint64_t *more = realloc(l->given, max * sizeof *more);
+        if (!more) return ENOMEM;
+        l->given = more;
+        l->given_max = max;
+    }
+    l->given[l->given_n++] = position;
+    return 0;
+}
+
+/* Positions of the index fall: it has the newest first. */
+static bool was_given(const wr_topic_lookup *l, uint64_t position) {
+    uint32_t low = 0, high = l->given_n;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (l->given[middle] > position) low = middle + 1;
+        else high = middle;
+    }
+    return low < l->given_n && l->given[low] == position;
+}
+
+void wr_topic_lookup_end(wr_topic_lookup *l) {
+    free(l->given);
+    l->given = NULL;
+    l->given_n = l->given_max = 0;
+}
+
+/* Behind those of the index: of the files of newest records. They lie before all that the log has of their queue; but for what the
+ * index gave before a minimum rose over it, which is not given again. */
 static wr_message_kind next_newest(wr_topic_lookup *l, wr_record *record, const uint8_t **bytes, int *error) {
     const uint32_t hash = wr_key_hash(wr_key_hash_topic(l->reader->name, l->reader->name_n), l->key.at, l->key.n);
     while (l->reader->compacted && !l->over) {
@@ -135,7 +169,7 @@ static wr_message_kind next_newest(wr_topic_lookup *l, wr_record *record, const 
         l->over = kind != WR_MESSAGE_THERE; /* behind damage nothing is known */
         if (kind != WR_MESSAGE_THERE) return kind;
         l->newest = record->physical_offset;
-        if (is_wanted(l, record, *bytes)) return kind;
+        if (is_wanted(l, record, *bytes) && !was_given(l, record->physical_offset)) return kind;
     }
     return WR_MESSAGE_NONE;
 }
@@ -165,6 +199,7 @@ wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, cons
         if (!is_wanted(l, record, *bytes)) continue;
         l->any = true;
         l->last = entry.physical_offset;
+        if ((*error = note_given(l, entry.physical_offset))) return WR_MESSAGE_ERROR;
         return kind;
     }
 }

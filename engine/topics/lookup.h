@@ -18,6 +18,8 @@ typedef struct {
     bool any;
     bool in_files, over; /* of a compacted topic: the index has no more, and files of newest records are looked in; nor have they */
     uint64_t newest;     /* below this position */
+    uint64_t *given;     /* of a compacted topic: positions of what the index gave, falling. A pass may have it in a file by then */
+    uint32_t given_n, given_max;
 } wr_topic_lookup;
 
 /* Look for a key, which stays where it is until the end. 0 or an errno. */
@@ -26,6 +28,9 @@ int wr_topic_lookup_begin(wr_topic_lookup *lookup, wr_topic_reader *reader, wr_t
 /* The next message, whose bytes last until the next call. THERE; NONE: no more; DAMAGED: an index file is, or a message
  * (reader->damage; the next call goes on behind it); or ERROR. */
 wr_message_kind wr_topic_lookup_next(wr_topic_lookup *lookup, wr_record *record, const uint8_t **bytes, int *error);
+
+/* Give back its memory. */
+void wr_topic_lookup_end(wr_topic_lookup *lookup);
 
 /* The message whose record begins at a position of the log and, if `store_host` is not NULL, has that one. THERE, NONE, DAMAGED or ERROR. */
 wr_message_kind wr_topic_lookup_at(wr_topic_reader *reader, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
