@@ -40,7 +40,8 @@ LEFT_OUT = ("start_quarantined",)
 #: passed so often that the first passes are let go
 FREQUENT = ("roll", "batch_written", "batch_synced", "batch_done", "file_made", "list_written", "worker_flush_data")
 OF_COLLECTOR = ("collect_copying", "collect_copied", "collect_synced")
-OF_TOPICS = tuple(name for name in CRASH_POINTS if name.startswith("topic_"))
+#: of the topic worker; its retention raises the minima of compacted topics, too
+OF_TOPICS = tuple(name for name in CRASH_POINTS if name.startswith(("topic_", "retain_", "compact_")))
 #: on the way of a start: whoever died there may die there again
 STARTS = tuple(name for name in CRASH_POINTS if name.startswith("start_") or (name in OF_TOPICS and name in TRIGGERS))
 
