@@ -59,7 +59,7 @@ def first_file(own: RealNode) -> int:
 
 def test_a_retention_is_declared_shown_and_changed(own: RealNode, node: warren.Node) -> None:
     topic = node.topic("flights", queues=2, retention_s=3600, retention_bytes=1 << 20)
-    assert node.topic("flights", retention_s=3600)._queues == 2
+    assert node.topic("flights", retention_s=3600).queues == 2
     assert node.topic("flights", queues=2).name == "flights"
     for other in ({"retention_s": 7200}, {"retention_bytes": 5}):
         with pytest.raises(warren.DeclarationMismatch, match=r"topic\.set\(\), or `warren topic set`"):

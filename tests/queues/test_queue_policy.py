@@ -21,7 +21,7 @@ from warren.engine.queues.control import POLICY_COUNTS
 from warren.engine.queues.flush import ROW
 
 from support.queue_probe import DUPLICATE, FILE_BYTES, OK, REFUSED, Delivery, Incarnation, Node, Peer, Queue
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.contract
 
@@ -185,7 +185,7 @@ def test_a_message_expires_at_the_head_and_not_before(tmp_path: Path, how: str) 
     node = single(tmp_path)
     worker = start(node)
     producer = node.peer(worker)
-    soon = now_ms() + 1500
+    soon = now_ms() + int(1500 * patience())
     put(worker, producer, b"stays")
     put(worker, producer, b"dies", expires=soon)
     put(worker, producer, b"lives")
@@ -378,7 +378,7 @@ def test_a_delayed_message_waits_for_its_time(tmp_path: Path, how: str) -> None:
     node = single(tmp_path)
     worker = start(node)
     producer = node.peer(worker)
-    soon = now_ms() + 1200
+    soon = now_ms() + int(1200 * patience())  # the messages are put, and another worker started, before that
     put(worker, producer, b"late", due=soon + 400)
     put(worker, producer, b"soon", due=soon)
     put(worker, producer, b"now", due=PAST)
@@ -414,7 +414,7 @@ def test_a_returned_message_waits_for_its_time_at_its_place(tmp_path: Path, how:
     consumer = node.peer(worker)
     found = held(worker, consumer, b"first", b"second")
     consumer.nack(1, found[b"first"].sequence, due=FUTURE)
-    soon = now_ms() + 1500
+    soon = now_ms() + int(1500 * patience())
     done = consumer.nack(1, found[b"second"].sequence, due=soon)
     worker.until(lambda: consumer.get("synced") > done)
     assert consumer.held_slots() == 0
