@@ -9,6 +9,7 @@ Invariants (what breaks them is a complaint)
   what was confirmed in the store is there with its bytes, what was removed is gone
   what was confirmed in a topic (not at `none`) is there once, where it was said to be; of what was appended together
   all is there or nothing; what it has once, it has ever after at the same place
+  compacted topics and half messages: compacted.py, halves.py
   a call ends within its time, and with an error of Warren, or well
 """
 
@@ -18,7 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from warren.tools.fault.work import DURABLE, PUBLISHED_AT_MOST
+from warren.tools.fault import compacted, halves
+from warren.tools.fault.work import DURABLE, PUBLISHED_AT_MOST, TOPIC, Ends
 
 WRITTEN, CONFIRMED, REMOVING, REMOVED, UNSURE = "w", "k", "x", "d", "?"
 REMOVED_KEPT = 60
@@ -42,11 +44,11 @@ class OfTopic:
             queue = int(words[1])
             self.confirmed.update((number, (queue, *place)) for number, place in _places(words[2:]))
 
-    def ends(self) -> dict[int, int]:
+    def ends(self) -> Ends:
         """Up to where each queue was confirmed."""
-        found: dict[int, int] = {}
+        found: Ends = {}
         for queue, offset, _position in self.confirmed.values():
-            found[queue] = max(found.get(queue, 0), offset + 1)
+            found[TOPIC, queue] = max(found.get((TOPIC, queue), 0), offset + 1)
         return found
 
     def look(self, words: list[str]) -> Iterator[str]:
@@ -90,6 +92,8 @@ class Ledger:
         self._gone: set[tuple[str, int]] = set()
         self._stored: dict[bytes, tuple[int, str]] = {}
         self.topic = OfTopic()
+        self.compacted = compacted.OfCompacted()
+        self.halves = halves.OfHalves()
         self.errors: Counter[str] = Counter()
         self.alarms: list[str] = []
         self.complaints: list[str] = []
@@ -121,6 +125,10 @@ class Ledger:
                 self.topic.told(words)
             elif letter == "n":
                 self.complaints += self.topic.look(words)
+            elif letter in compacted.LETTERS:
+                self.complaints += self.compacted.take(letter, words)
+            elif letter in halves.LETTERS:
+                self.complaints += self.halves.take(letter, words)
             elif letter in "wkxd":
                 self._store(letter, words)
             elif letter == "e":
@@ -166,6 +174,14 @@ class Ledger:
             else:
                 letter_now = letter if before != UNSURE else UNSURE
             self._stored[id] = (size, letter_now)
+
+    def ends(self) -> Ends:
+        """Up to where each topic was confirmed."""
+        return self.topic.ends() | self.compacted.ends() | self.halves.ends()
+
+    def confirmed_in_topics(self) -> int:
+        """How many messages."""
+        return len(self.topic.confirmed) + self.compacted.confirmed + self.halves.confirmed
 
     def held(self) -> dict[bytes, tuple[int, int]]:
         """What the store has to have: id → size, 1; and what it must not have any more: size, 0."""

@@ -61,6 +61,12 @@ SETTINGS: dict[str, Any] = {
     "consume_queue_entries": 60,
     "index_slots": 20,
     "index_entries": 150,
+    "retention_check_s": 0.05,  # so passes of compaction come while a client waits for them
+    "compaction_dirty": 0.1,
+    "compaction_tombstone_s": 0.3,
+    "half_after_s": 0.1,
+    "half_interval_s": 0.2,
+    "half_checks_max": 0,  # none is put aside: each has its end by a call or an answer
 }
 STOP_TIMEOUT_S = 10.0
 #: longest life of a client that works, and of one that shows that all goes
@@ -394,7 +400,7 @@ class Session:
             self._reap()
         result.violations = self.violations
         result.reads = self.ledger.reads
-        result.confirmed = sum(map(len, self.ledger.confirmed.values())) + len(self.ledger.topic.confirmed)
+        result.confirmed = sum(map(len, self.ledger.confirmed.values())) + self.ledger.confirmed_in_topics()
         if result.violations or any(outcome.violations for outcome in result.cases):
             result.kept = str(self.root)
         else:
@@ -444,7 +450,7 @@ class Session:
         self.ledger.alarms.clear()
 
         def prove(client: Client) -> None:
-            client.prove(all_of_it=False, held=held, ends=self.ledger.topic.ends())
+            client.prove(all_of_it=False, held=held, ends=self.ledger.ends())
 
         if not self.client(prove, PROVE_S, timeout=SURE_TIMEOUT_S):
             outcome.started = True
@@ -488,7 +494,7 @@ class Session:
         if not self.ensure_up():
             return
         held = self.ledger.held()
-        ends = self.ledger.topic.ends()
+        ends = self.ledger.ends()
 
         def prove(client: Client) -> None:
             client.prove(all_of_it=True, held=held, ends=ends)

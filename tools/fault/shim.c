@@ -161,6 +161,7 @@ static uint32_t class_of_path(const char *path) {
     const char *rest = path + below;
     if (!strncmp(rest, "/log", 4)) return CLASS_LOG;
     if (!strncmp(rest, "/store", 6)) return CLASS_STORE;
+    if (!strncmp(rest, "/topics/compacted", 17)) return CLASS_COMPACTED;
     if (!strncmp(rest, "/topics", 7)) return CLASS_TOPICS;
     if (strncmp(rest, "/queues", 7) != 0) return contains(rest, ".sock") ? CLASS_SOCKET : CLASS_META;
     return contains(rest, "/segments") ? CLASS_PAGES : CLASS_JOURNAL;

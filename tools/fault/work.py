@@ -11,6 +11,7 @@ reports:
     l QUEUE N…        are about to be appended to the topic, together
     m LEVEL QUEUE N:OFFSET:POSITION…  were confirmed   n QUEUE N:OFFSET:POSITION…  are all that a queue of it has
     e CALL TEXT       an error of Warren               E CALL TEXT       another error: a violation
+    v V y Y           what compacted.py says     h H f F p u  what halves.py says
     t SECONDS CALL    a call took longer than its timeout and some more
     A TEXT            an alarm                         z                 everything was done
 
@@ -24,6 +25,7 @@ import functools
 import os
 import random
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -35,6 +37,7 @@ from warren import Durability
 from warren.engine._core import Confirm
 from warren.tools.crash.history import body_of, message_of
 from warren.tools.crash.logs import Log
+from warren.tools.fault import compacted, halves
 from warren.workers.client.client import Client as NodeClient
 from warren.workers.process.control import ControlClient
 
@@ -51,7 +54,13 @@ TIMEOUT_S = 1.0
 #: of a call beyond its timeout, on a machine that others load
 GRACE_S = 10.0
 SURE_TIMEOUT_S = 10.0
+THREAD_ENDED = 3  #: exit status
 ERRORS_MAX = 4
+PASS_S = 1.0  #: how long a client that works waits for a pass of compaction
+
+
+#: topic, queue → up to where it was confirmed
+Ends = dict[tuple[str, int], int]
 
 
 class Client:
@@ -65,7 +74,7 @@ class Client:
         self.next_number = number * PUBLISHED_AT_MOST
         self.number = number
         self.errors = 0
-        self.ends: dict[int, int] = {}  #: of the topic's queues: up to where its own appends were confirmed
+        self.ends: Ends = {}  #: of its own appends
         self.memory = False  #: our own allocations may fail, so MemoryError is an answer
         self.node: warren.Node
 
@@ -118,7 +127,8 @@ class Client:
         """What all work with, once."""
         for name in (*TAKEN, PILE):
             self.attempt("declare", self.queue, name)
-        self.attempt("topic", self.topic)
+        for opened in (self.topic, functools.partial(compacted.opened, self), functools.partial(halves.opened, self)):
+            self.attempt("topic", opened)
         self.attempt("exchange", self.node.declare_exchange, FAN, type="fanout")
         for name in FANNED:
             self.attempt("bind", self.node.bind, name, FAN)
@@ -137,7 +147,7 @@ class Client:
         """Messages into one queue of the topic: together, or one by one without waiting; then what was confirmed. Those
         of a batch take less than a quarter of `topic_ring_bytes`: more would be sent in parts.
         """
-        items = self._items(count, sizes)
+        items = self.items(count, sizes)
         queue = self.rng.randrange(TOPIC_QUEUES)
         for batch in [items] if together else [[item] for item in items]:
             self.log.write(f"l {queue} {' '.join(str(number) for number, _size in batch)}")
@@ -149,27 +159,35 @@ class Client:
             if found is not None:
                 self.log.write(f"m {level} {queue} {_placed(batch, found)}")
                 if level != "none":
-                    self.ends[queue] = found[-1].offset + 1
+                    self.ends[TOPIC, queue] = found[-1].offset + 1
             elif self.errors >= ERRORS_MAX:
                 return
 
-    def look_at_topic(self, ends: dict[int, int]) -> None:
-        """Everything that the topic has, in all its queues; some of it by key and by id. `ends`: up to where they were
-        confirmed: for what had no space that is waited for.
+    def read_queue(
+        self, topic: Callable[[], warren.Topic], queue: int, end: int, name: str
+    ) -> list[warren.Record] | None:
+        """Everything that a queue of a topic has, None after an error. `end`: up to where it was confirmed: what had no
+        space is waited for.
         """
+        records: list[warren.Record] = []
+        at, end = 0, max(end, self.ends.get((name, queue), 0))
+        while True:
+            wait = SURE_TIMEOUT_S if at < end else 0
+            options: dict[str, Any] = {"max": 1000, "max_bytes": 1 << 24, "timeout": wait}
+            found = self.attempt("read", lambda: topic().read(queue, at, **options))  # noqa: B023
+            if found is None:
+                return None
+            if not found.records and found.next_offset <= at:
+                return records
+            records += found.records
+            at = found.next_offset
+
+    def look_at_topic(self, ends: Ends) -> None:
+        """Everything that the topic has, in all its queues; some of it by key and by id."""
         for queue in range(TOPIC_QUEUES):
-            records: list[warren.Record] = []
-            while True:
-                at = len(records)
-                end = max(ends.get(queue, 0), self.ends.get(queue, 0))
-                wait = SURE_TIMEOUT_S if at < end else 0
-                options: dict[str, Any] = {"max": 1000, "max_bytes": 1 << 24, "timeout": wait}
-                found = self.attempt("read", lambda: self.topic().read(queue, at, **options))  # noqa: B023
-                if found is None:
-                    return
-                if not found.records:
-                    break
-                records += found.records
+            records = self.read_queue(self.topic, queue, ends.get((TOPIC, queue), 0), TOPIC)
+            if records is None:
+                return
             items = [(int.from_bytes(record.body[:4], "big"), len(record.body)) for record in records]
             for item, record in zip(items, records, strict=True):
                 if len(record.body) < 8 or record.body != message_of(TOPIC, *item) or record.tag != f"t{item[0] % 3}":
@@ -191,7 +209,8 @@ class Client:
         if not self.errors and (found is None or len(found) != 1 or by_id is None):
             self.log.write(f"b topic: {number} is found {len(found or [])} times by key, by id {by_id}")
 
-    def _items(self, count: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    def items(self, count: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """Numbers that nobody else uses, each with one of the sizes."""
         first = self.next_number
         self.next_number += count
         return [(first + n, self.rng.choice(sizes)) for n in range(count)]
@@ -202,7 +221,7 @@ class Client:
 
     def put(self, name: str, count: int, sizes: Sequence[int]) -> None:
         """A batch into a queue, waited for."""
-        items = self._items(count, sizes)
+        items = self.items(count, sizes)
         self._say("i", [name], items)
         bodies = [message_of(name, *item) for item in items]
         if self.done(f"put {name}", lambda: self.queue(name).put_many(bodies, timeout=self.timeout)):
@@ -211,7 +230,7 @@ class Client:
     def put_each(self, name: str, count: int, sizes: Sequence[int]) -> None:
         """One by one without waiting, then all confirms."""
         confirms = []
-        for item in self._items(count, sizes):
+        for item in self.items(count, sizes):
             self._say("i", [name], [item])
             body = message_of(name, *item)
             confirm = self.attempt(f"put {name}", self._put_one, name, body)
@@ -226,7 +245,7 @@ class Client:
 
     def fan(self, count: int) -> None:
         """Messages to an exchange with two queues."""
-        items = self._items(count, (100, 2000, 6000))
+        items = self.items(count, (100, 2000, 6000))
         self._say("i", FANNED, items)
         bodies = [message_of(FAN, *item) for item in items]
         if self.done("publish", self.node.publish_many, bodies, FAN, timeout=self.timeout):
@@ -307,6 +326,8 @@ class Client:
             lambda: self.append(40, (100, 1200), "synced"),
             lambda: self.append(3, (9000, 20_000), "written"),
             lambda: self.append(6, (60, 800), self.rng.choice(("synced", "none")), together=False),
+            lambda: compacted.renew_and_wait(self, PASS_S, ERRORS_MAX),
+            lambda: halves.play(self, ERRORS_MAX),
         ]
         self.rng.shuffle(steps)
         steps += [functools.partial(self.take, name, 30, back=True) for name in ("small", "large", SOFT)]
@@ -324,10 +345,12 @@ class Client:
         if self.done("declare", self.node.queue, name):
             self.done("delete", self.node.delete_queue, name)
 
-    def prove(self, *, all_of_it: bool, held: dict[bytes, tuple[int, int]], ends: dict[int, int]) -> None:
+    def prove(self, *, all_of_it: bool, held: dict[bytes, tuple[int, int]], ends: Ends) -> None:
         """Everything goes again, and what is there is what was confirmed: take it all. Without the pile but at the end.
+        Then a pass of compaction has to come, too, and each half message is answered for.
 
-        `held`: what the store has to have of each id, (size, 1 there, 0 not there). `ends`: as of look_at_topic.
+        `held`: what the store has to have of each id, (size, 1 there, 0 not there). `ends`: up to where topics were
+        confirmed.
         """
         if not self.attach():
             return
@@ -338,7 +361,18 @@ class Client:
             functools.partial(self.put, SOFT, 2, (100, 5000)),
             functools.partial(self.append, 3, (100, 5000), "synced"),
             functools.partial(self.look_at_topic, ends),
+            functools.partial(halves.opened, self, answers=True),
+            functools.partial(compacted.append, self, self.number % compacted.QUEUES, compacted.SMALL, "synced"),
+            functools.partial(compacted.look, self, ends),
+            functools.partial(halves.look, self, ends),
         ]
+        if all_of_it:
+            steps += [
+                functools.partial(compacted.prove_pass, self, SURE_TIMEOUT_S),
+                functools.partial(compacted.look, self, ends),
+                functools.partial(halves.answer_all, self, SURE_TIMEOUT_S),
+                functools.partial(halves.look, self, ends),
+            ]
         steps += [functools.partial(self._empty, name) for name in ((*TAKEN, PILE) if all_of_it else TAKEN)]
         steps += [functools.partial(self._look, held, remove=all_of_it)]
         for step in steps:
@@ -407,6 +441,12 @@ def shorten_declarations(seconds: float) -> None:
         call.__kwdefaults__["timeout"] = seconds
 
 
+def _end_of_thread(found: threading.ExceptHookArgs) -> None:
+    """A thread of Warren that ends with an error ends the client: that is seen."""
+    traceback.print_exception(found.exc_type, found.exc_value, found.exc_traceback)
+    os._exit(THREAD_ENDED)
+
+
 def play_client(path: Path, run: Callable[[], None]) -> None:
     """In a forked process: do it, then end. SIGUSR1 prints where it is to `path`."""
     code = 1
@@ -417,6 +457,7 @@ def play_client(path: Path, run: Callable[[], None]) -> None:
             os.dup2(fd, number)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
+        threading.excepthook = _end_of_thread
         run()
         code = 0
     except BaseException:  # noqa: BLE001 - the last line of a process
