@@ -45,11 +45,13 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!self) return NULL;
     const wr_topic_place place = {.root = root, .log_file_bytes = file_bytes, .ring_bytes = ring_bytes, .consume_queue_entries = entries,
                                   .index_slots = slots, .index_entries = index_entries};
+    errno = 0;
     self->reader = name_n > UINT16_MAX ? NULL : wr_topic_reader_new(&place, id, name, (uint32_t)name_n);
     if (self->reader && node) wr_newest_begin(self->reader, (const uint8_t *)node);
     if (self->reader) return (PyObject *)self;
+    const bool memory = errno == ENOMEM;
     Py_DECREF(self);
-    return PyErr_Format(PyExc_ValueError, "no topic's name, sizes that cannot be, or no memory");
+    return memory ? PyErr_NoMemory() : PyErr_Format(PyExc_ValueError, "no topic's name, or sizes that cannot be");
 }
 
 static void let_go(ReaderObject *self) {

@@ -75,7 +75,7 @@ typedef struct {
     bool behind;            /* that was not enough: something that was confirmed before is not shown. Raised by calls, lowered by the caller. */
 } wr_topic_reader;
 
-/* NULL: no memory, or a place or a name that cannot be. */
+/* NULL: no memory (errno is ENOMEM), or a place or a name that cannot be. */
 wr_topic_reader *wr_topic_reader_new(const wr_topic_place *place, uint32_t id, const char *name, uint32_t name_n);
 void wr_topic_reader_free(wr_topic_reader *reader);
 /* Files of newest records (topics/newest.h) that are open are not used again. */

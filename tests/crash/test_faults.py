@@ -33,6 +33,7 @@ FOUND = (
     ("kill/store/unlink/store/EIO/6/ever/lift", 2270662113),  # a refused unlink, and no file was made any more
     ("stop/supervisor/pidfd/process/ENOMEM/7/once/lift", 2633739374),  # a living client was swept as dead
     ("work/client/semop/sysv/ENOSPC/2/once/lift", 4070422107),  # close() raised a bare OSError
+    ("work/client/malloc/memory/ENOMEM/26/often/lift", 1925050180),  # a reader of a topic raised ValueError
 )
 CASES, SECONDS = rounds(30), 120.0  # a quiet machine needs 20
 
