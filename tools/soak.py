@@ -2,7 +2,8 @@
 
 Every cycle goes through the same phases: steady, burst, backlog (nobody consumes), drain, churn (clients and queues
 come and go), idle. One producer and one consumer process for each queue: small, middle and large bodies, durable, and
-transient ones. Each consumer checks that every message comes once and in order.
+transient ones. Each consumer checks that every message comes once and in order. Beside them topics: one with a
+retention and a group, a compacted one, half messages (soak_topics.py, which judges them while the run goes on).
 
 Every few seconds memory (PSS of all; the private part by role), descriptors, threads, bytes and files on disk, shared
 memory and System V segments are read. A leak shows at rest: one point of each cycle, the last sample of its idle phase
@@ -11,8 +12,8 @@ is touched for the first time is not taken for a leak. After a warm-up a line is
 Sen: the median of all slopes, so a single outlier does nothing); what rises by more than its allowance, by the line and
 between the first and the last third, grows.
 
-Exit code: 0 nothing grows, 1 something does, or a message was lost, doubled or out of order, 2 wrong options. SIGINT
-and SIGTERM end the run early, with its report.
+Exit code: 0 nothing grows, 1 something does, or a message was lost, doubled or out of order, or a topic did not keep
+what it promises, 2 wrong options. SIGINT and SIGTERM end the run early, with its report.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import os
 import shutil
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -44,22 +44,17 @@ import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.ipc import names
+from warren.tools import soak_topics
 from warren.tools.bench.harness import real_folder
 from warren.tools.crash.logs import shared_id_of
+from warren.tools.soak_clock import CALL_TIMEOUT_S, END_TIMEOUT_S, HEAD, Clock, paced, told_to_stop
 from warren.workers.process import interpreter
 
-HEAD = struct.Struct("<QQ")  #: incarnation of the producer, number
-TICK_S = 0.01
-CALL_TIMEOUT_S = 60.0
-END_TIMEOUT_S = 120.0
 MIB = 1 << 20
 POINTS_MIN = 4
 FILL_BODY, FILL_BATCH = 3000, 256
 FILL_TRIES = 64  #: queues that are declared for each worker at most, until each has one
 TOLD_MAX = 20  #: messages out of order that a consumer tells about
-
-#: phase → share of a cycle, in this order
-PHASES = {"steady": 0.25, "burst": 0.15, "backlog": 0.15, "drain": 0.2, "churn": 0.1, "idle": 0.15}
 
 
 @dataclass(frozen=True)
@@ -80,60 +75,21 @@ FLOWS = (
 )
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Which phase it is, for every process alike (CLOCK_MONOTONIC)."""
-
-    start: float
-    cycle_s: float
-
-    def phase(self, now: float) -> str:
-        """The phase at a moment; before the start it is idle."""
-        if now < self.start:
-            return "idle"
-        share = (now - self.start) % self.cycle_s / self.cycle_s
-        for name, length in PHASES.items():
-            share -= length
-            if share < 0:
-                return name
-        return "idle"
-
-    def cycle(self, now: float) -> int:
-        """The number of the cycle at a moment."""
-        return int((now - self.start) / self.cycle_s)
-
-
 # ---- producers and consumers ----------------------------------------------------------------------------------------
-
-
-def _told_to_stop() -> list[int]:
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    print("ready", flush=True)
-    return told
 
 
 def _producer(directory: str, flow: Flow, clock: Clock, scale: float) -> dict[str, int]:
     """Publish as the phases want until SIGTERM, then say how much that was."""
-    told = _told_to_stop()
-    incarnation, number, owed = os.getpid(), 0, 0.0
+    told = told_to_stop()
+    incarnation, number = os.getpid(), 0
     filler = bytes(max(0, flow.size - HEAD.size))
     with warren.attach(directory, name=f"{flow.queue}-producer") as node:
         queue = node.queue(flow.queue, durable=flow.durable)
-        before = time.monotonic()
-        while not told:
-            now = time.monotonic()
-            rate = flow.rates.get(clock.phase(now), 0.0) * scale
-            owed = min(owed + rate * (now - before), rate * 0.1) if rate else 0.0  # what is late is not made up for
-            before = now
-            count = int(owed)
+        for count in paced(clock, flow.rates, scale, told):
             if count:
-                owed -= count
                 bodies = [HEAD.pack(incarnation, number + n) + filler for n in range(count)]
                 queue.put_many(bodies, timeout=CALL_TIMEOUT_S)
                 number += count
-            time.sleep(max(0.0, TICK_S - (time.monotonic() - now)))
     return {"published": number}
 
 
@@ -156,7 +112,7 @@ def _tell(flow: Flow, messages: Sequence[warren.Message], wrong: warren.Message,
 
 def _consumer(directory: str, flow: Flow, clock: Clock) -> dict[str, int]:
     """Take and check but in the backlog phase, until SIGTERM; then take what is left."""
-    told = _told_to_stop()
+    told = told_to_stop()
     received = wrong = 0
     following: dict[int, int] = {}
     with warren.attach(directory, name=f"{flow.queue}-consumer") as node:
@@ -186,8 +142,11 @@ def _consumer(directory: str, flow: Flow, clock: Clock) -> dict[str, int]:
 
 
 def _role(options: argparse.Namespace) -> int:
-    flow = next(flow for flow in FLOWS if flow.queue == options.flow)
     clock = Clock(options.start, options.cycle)
+    if options.role in soak_topics.ROLES:
+        print(json.dumps(soak_topics.play(options.role, options.flow, options.dir, clock, options.rate)), flush=True)
+        return 0
+    flow = next(flow for flow in FLOWS if flow.queue == options.flow)
     found = (
         _producer(options.dir, flow, clock, options.rate)
         if options.role == "producer"
@@ -367,17 +326,20 @@ class Soak:
     churned: int = 0
     _actors: list[tuple[str, subprocess.Popen[str]]] = field(default_factory=list)
     _made: set[int] = field(default_factory=set)
+    _topics: soak_topics.Judge | None = None
 
     def run(self, node: warren.Node, seconds: float) -> None:
         """Load the node for so long, or until `stopping`."""
         queues = [node.queue(flow.queue, durable=flow.durable) for flow in FLOWS]
         self._made.add(os.getpid())
-        fill_images(node, NodeDirectory(self.directory).read().settings)
+        settings = NodeDirectory(self.directory).read().settings
+        fill_images(node, settings)
+        self._topics = soak_topics.Judge(node, settings.topics_disk_forced)
         self.clock = Clock(time.monotonic() + 1.0, self.clock.cycle_s)
         try:
-            for flow in FLOWS:
-                for role in ("consumer", "producer"):
-                    self._actors.append((role, self._start(role, flow)))
+            actors = [(role, flow.queue) for flow in FLOWS for role in ("consumer", "producer")]
+            for role, name in (*actors, *soak_topics.ACTORS):
+                self._actors.append((role, self._start(role, name)))
             for role, process in self._actors:
                 if process.stdout is None or process.stdout.readline() != "ready\n":
                     self.complaints.append(f"a {role} did not start")
@@ -399,8 +361,8 @@ class Soak:
         finally:
             self._end()
 
-    def _start(self, role: str, flow: Flow) -> subprocess.Popen[str]:
-        command = interpreter.command("warren.tools.soak", str(self.directory), "--role", role, "--flow", flow.queue)
+    def _start(self, role: str, name: str) -> subprocess.Popen[str]:
+        command = interpreter.command("warren.tools.soak", str(self.directory), "--role", role, "--flow", name)
         command += ["--start", repr(self.clock.start), "--cycle", str(self.clock.cycle_s), "--rate", str(self.rate)]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=interpreter.environment()
@@ -409,7 +371,7 @@ class Soak:
         return process
 
     def _churn(self) -> None:
-        """A client comes, makes a queue, uses it, deletes it, and goes."""
+        """A client comes, makes a queue, uses it, deletes it, and goes; now and then it does so with a topic."""
         self.churned += 1
         with warren.attach(self.directory, name="soak-churn") as client:
             queue = client.queue(f"soak-churn-{self.churned % 7}", durable=self.churned % 2 == 0)
@@ -421,6 +383,13 @@ class Soak:
                     self.complaints.append("churn: a message came out of order")
                 message.ack()
             queue.delete()
+            if self.churned % 5 == 0:
+                topic = client.topic("soak-churn-topic", queues=2, compacted=self.churned % 2 == 0)
+                position = topic.append(bodies[0], key="key", timeout=CALL_TIMEOUT_S)
+                answer = topic.read(position.queue, position.offset, timeout=CALL_TIMEOUT_S)
+                if [record.body for record in answer.records] != bodies[:1]:
+                    self.complaints.append("churn: a message of a topic is not there")
+                topic.delete()
 
     def _sample(self, node: warren.Node, queues: Sequence[warren.Queue]) -> None:
         now = time.monotonic()
@@ -431,6 +400,8 @@ class Soak:
         shared = _shared_memory(names.node_prefix(shared_id_of(self.directory)).lstrip("/"))
         values["shared memory bytes"], values["shared memory names"] = map(float, shared)
         values["System V segments"] = float(_system_v(self._made | {pid for _role, pid in processes}))
+        if self._topics is not None:
+            self.complaints += self._topics.look(node, self.directory)
         depth = 0
         for queue in queues:
             stats = queue.stats()
@@ -439,7 +410,7 @@ class Soak:
 
     def _end(self) -> None:
         """Producers first, then the consumers, who take what is left; add up what they say."""
-        for kind in ("producer", "consumer"):
+        for kind in ("producer", "consumer", *soak_topics.ROLES):
             for role, process in self._actors:
                 if role == kind and process.poll() is None:
                     process.terminate()
@@ -448,7 +419,10 @@ class Soak:
                     continue
                 try:
                     said, _nothing = process.communicate(timeout=END_TIMEOUT_S)
-                    for name, number in json.loads(said or "{}").items():
+                    found = json.loads(said or "{}")
+                    if self._topics is not None:
+                        self.complaints += self._topics.take(found)
+                    for name, number in found.items():
                         self.totals[name] = self.totals.get(name, 0) + int(number)
                 except subprocess.TimeoutExpired:
                     process.kill()
@@ -457,6 +431,8 @@ class Soak:
         lost = self.totals.get("published", 0) - self.totals.get("received", 0)
         if lost:
             self.complaints.append(f"{lost:,} messages that were confirmed did not come")
+        if self._topics is not None and not self.complaints:
+            self.complaints += self._topics.end()
         if self.totals.get("wrong"):
             self.complaints.append(f"{self.totals['wrong']:,} messages came twice, out of order or with another length")
 
@@ -504,7 +480,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=1.0, metavar="FACTOR", help="times the rates of the phases (1)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the node")
     parser.add_argument("--json", action="store_true", help="the report as JSON, samples too")
-    parser.add_argument("--role", choices=("producer", "consumer"), help=argparse.SUPPRESS)
+    roles = ("producer", "consumer", *soak_topics.ROLES)
+    parser.add_argument("--role", choices=roles, help=argparse.SUPPRESS)
     parser.add_argument("--flow", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=float, help=argparse.SUPPRESS)
     return parser
@@ -545,6 +522,8 @@ def main(argv: list[str] | None = None) -> int:
         name, _, value = text.partition("=")
         settings[name] = float(value) if "." in value else int(value)
     with _directory(options.dir) as directory:
+        if not directory.exists():
+            settings = soak_topics.SETTINGS | settings
         try:
             warren.attach(directory, timeout=0.5).close()
             ours = False
@@ -561,6 +540,8 @@ def main(argv: list[str] | None = None) -> int:
             soak.run(node, options.minutes * 60)
             for flow in FLOWS:
                 node.delete_queue(flow.queue)
+            for name in (soak_topics.LOG, soak_topics.TABLE, soak_topics.HALVES):
+                node.topic(name).delete()
         finally:
             if ours:
                 _stop_node(node)
@@ -577,7 +558,10 @@ def main(argv: list[str] | None = None) -> int:
         console.print(
             f"{report['seconds']:.0f} s, {report.get('published', 0):,} published, {report.get('received', 0):,} "
             f"received, at most {report['depth_max']:,} in the queues, {soak.churned:,} clients came and went; "
-            f"{report['points']} points at rest"
+            f"{report['points']} points at rest; topics: {report.get('appended', 0):,} appended, "
+            f"{report.get('read', 0):,} read by the group, {report.get('gone', 0):,} removed before, "
+            f"{report.get('updates', 0):,} updates of keys, {report.get('looks', 0):,} looks at all of them, "
+            f"{report.get('halves', 0):,} half messages, {report.get('answered', 0):,} answered for"
         )
         console.print(_table(found) if found else "too few points at rest for a line: run it for more cycles")
         for text in soak.complaints:

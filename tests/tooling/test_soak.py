@@ -15,6 +15,7 @@ import pytest
 import warren
 from warren.engine.config import Settings
 from warren.tools import soak
+from warren.tools.soak_clock import PHASES, Clock
 
 from support.waiting import wait_until
 
@@ -64,9 +65,9 @@ def test_points_are_taken_at_rest_after_the_warm_up() -> None:
 
 
 def test_phases_follow_each_other_in_every_cycle() -> None:
-    clock = soak.Clock(100.0, 20.0)
+    clock = Clock(100.0, 20.0)
     seen = [clock.phase(100 + n / 10) for n in range(200)]
-    assert list(dict.fromkeys(seen)) == list(soak.PHASES)
+    assert list(dict.fromkeys(seen)) == list(PHASES)
     assert seen == [clock.phase(140 + n / 10) for n in range(200)]
     assert (clock.phase(99.0), clock.cycle(145.0)) == ("idle", 2)
 
@@ -98,6 +99,8 @@ def test_a_run_counts_every_message_and_measures_the_node(tmp_path: Path) -> Non
     assert report["complaints"] == [], done.stderr
     assert report["published"] == report["received"] > 100
     assert report["churned"] > 0
+    assert all(report[name] > 0 for name in ("appended", "read", "updates", "looks", "halves"))
+    assert report["read"] + report["gone"] >= report["appended"]
     assert done.returncode == (1 if report["grows"] else 0)
     names = {item["name"] for item in report["trends"]}
     assert {"pss", "descriptors", "threads", "disk bytes", "shared memory bytes", "private queue_worker"} <= names
