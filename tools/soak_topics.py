@@ -49,7 +49,8 @@ SETTINGS: dict[str, Any] = {
     "half_interval_s": 1.0,
     "half_outcomes_kept": 1000,
 }
-KEPT_BYTES, KEPT_HALVES_BYTES = 6 * MIB, MIB
+KEPT_BYTES = 6 * MIB
+KEPT_HALVES_S = 60.0  #: not by size: few messages would keep the log of all topics
 APPENDED, APPENDED_SIZE = {"steady": 300.0, "burst": 2000.0, "backlog": 4000.0, "churn": 50.0}, 1000
 UPDATED, UPDATED_SIZE = {"steady": 300.0, "burst": 2000.0, "backlog": 500.0, "churn": 50.0}, 1000
 PREPARED, PREPARED_SIZE = {"steady": 10.0, "burst": 30.0, "backlog": 5.0, "churn": 5.0}, 300
@@ -69,7 +70,7 @@ def opened(node: warren.Node, name: str) -> warren.Topic:
         return node.topic(LOG, queues=QUEUES, retention_bytes=KEPT_BYTES)
     if name == TABLE:
         return node.topic(TABLE, queues=QUEUES, compacted=True)
-    return node.topic(HALVES, queues=1, retention_bytes=KEPT_HALVES_BYTES)
+    return node.topic(HALVES, queues=1, retention_s=KEPT_HALVES_S)
 
 
 def play(role: str, name: str, directory: str, clock: Clock, scale: float) -> dict[str, Any]:
