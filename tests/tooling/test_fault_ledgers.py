@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.tools.fault import session
 from warren.tools.fault.ledger import Ledger
 
 
@@ -114,3 +115,11 @@ def test_where_topics_end_is_asked_of_the_next_reader(tmp_path: Path) -> None:
     ledger.read(path)
     assert ledger.ends() == {("seats", 0): 4, ("orders", 0): 1, ("flights", 1): 1}
     assert ledger.confirmed_in_topics() == 6
+
+
+def test_a_traceback_is_told_by_its_last_line_of_warren() -> None:
+    frame = '  File "{}", line {}, in call\n'
+    ours, library = Path(session.__file__).with_name("work.py"), "/usr/lib/python3/socket.py"
+    assert session.place_of(frame.format(ours, 7) + frame.format(library, 232)) == "work.py:7 > socket.py:232"
+    assert session.place_of(frame.format(library, 9) + frame.format(ours, 8)) == "work.py:8"
+    assert session.place_of("nothing") == "?"

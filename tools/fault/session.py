@@ -82,6 +82,7 @@ NEED_A_START = ("sync", "server")
 SAY_SO = ("SyncFailed", "could not take the message", "has failed")
 _TRACE = re.compile(r"^Traceback .*?^(?=\S)(?!Traceback)([^\n]*)", re.MULTILINE | re.DOTALL)
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+_ROOT = Path(__file__).resolve().parents[2]
 _CRASH = re.compile(
     r"Fatal Python error: [^\n]*|was killed by SIG(?:SEGV|BUS|ABRT|ILL|FPE)|[^\n]*Assertion [^\n]*failed"
 )
@@ -557,12 +558,18 @@ class Session:
     def _read_logs(self, outcome: Outcome) -> None:
         text = self._new_log_text()
         for found in _TRACE.finditer(text):
-            places = _PLACE.findall(found.group())
-            where = f"{Path(places[-1][0]).name}:{places[-1][1]}" if places else "?"
-            outcome.tracebacks.append(f"{found.group(1)[:120]} ({where})")
+            outcome.tracebacks.append(f"{found.group(1)[:120]} ({place_of(found.group())})")
         for crash in _CRASH.findall(text):
             if "/malloc/" not in outcome.case:  # without memory the core ends its process
                 self.violations.append(f"crash: {crash[:300]}")
+
+
+def place_of(trace: str) -> str:
+    """Where a traceback comes from: its last line of Warren, and the one that raised, if that is a library's."""
+    places = [(Path(path), line) for path, line in _PLACE.findall(trace)]
+    ours = [(path, line) for path, line in places if path.is_relative_to(_ROOT) and ".venv" not in path.parts]
+    told = dict.fromkeys(f"{path.name}:{line}" for path, line in (*ours[-1:], *places[-1:]))
+    return " > ".join(told) or "?"
 
 
 def victim(role: str) -> str:
