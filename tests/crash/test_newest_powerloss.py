@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from warren.tools.crash import powerloss
 from warren.tools.crash.disk import State
-from warren.tools.crash.recording import Record, Recorder
-from warren.tools.crash.topic_afterwards import TopicChecker
+from warren.tools.crash.recording import Record
 from warren.tools.crash.topic_content import COMPACTED, body_of, keys_of, tag_of
 from warren.tools.crash.topic_files import COMMITTED, HALF, HALF_OVER, LATER, ROLLED_BACK, Logged
 from warren.tools.crash.topic_life import Row, Seen
@@ -24,50 +22,26 @@ from warren.tools.crash.topic_truth import DELAYED, TopicTruth
 from warren.tools.crash.topic_truth import HALF as PREPARED
 from warren.tools.crash.topic_waiting import Places, Waiting
 
-from support.long import rounds
-from support.seeds import new_seed
+from support.crashed_topics import Recorded, recorded_topics
 
-STATES = rounds(40)
 OPERATIONS = 120
-
-
-@dataclasses.dataclass
-class Recorded:
-    """A history with a compacted topic."""
-
-    records: list[Record]
-    root: str
-    checker: TopicChecker
-
-    def states(self, records: list[Record], count: int) -> Iterator[tuple[int, int, State]]:
-        return powerloss.states_of(records, self.root, count, "test")
-
-    def wrong(self, records: list[Record], count: int = STATES) -> list[str]:
-        """What a campaign finds in crash states of these records."""
-        truth = TopicTruth(records)
-        found = (self.checker.check(state, truth, point) for _number, point, state in self.states(records, count))
-        return [text for wrong in found for text in wrong]
-
-    def last_with_files(self) -> tuple[int, State, str, bytes]:
-        """(point, state, path and bytes of a file of newest messages) of a late state whose queue needs that file."""
-        for _number, point, state in reversed(list(self.states(self.records, 200))):
-            for path, content in state.items():
-                if path.startswith("topics/compacted/") and content and not path.endswith(".new"):
-                    changed = {name: there for name, there in state.items() if name != path}
-                    if self.checker.check(changed, TopicTruth(self.records), point):
-                        return point, state, path, content
-        raise AssertionError("no state has a file that it needs")
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recorded]:
-    seed = new_seed()
-    with powerloss.scratch("warren-powerloss-test-") as folder:
-        load = powerloss.TOPICS["compacted"]
-        records, root = powerloss.record_history(Recorder(folder), folder, seed, OPERATIONS, load)
-        checker = TopicChecker(folder)
-        yield Recorded(records, root, checker)
-        checker.close()
+    with recorded_topics("compacted", OPERATIONS) as recorded:
+        yield recorded
+
+
+def last_with_files(recorded: Recorded) -> tuple[int, State, str, bytes]:
+    """(point, state, path and bytes of a file of newest messages) of a late state whose queue needs that file."""
+    for _number, point, state in reversed(list(recorded.states(recorded.records, 200))):
+        for path, content in state.items():
+            if path.startswith("topics/compacted/") and content and not path.endswith(".new"):
+                changed = {name: there for name, there in state.items() if name != path}
+                if recorded.checker.check(changed, TopicTruth(recorded.records), point):
+                    return point, state, path, content
+    raise AssertionError("no state has a file that it needs")
 
 
 @pytest.mark.crash
@@ -79,7 +53,7 @@ def test_no_key_goes_back_and_nothing_that_waits_is_lost(recorded: Recorded) -> 
 
 @pytest.mark.crash
 def test_files_of_newest_messages_are_looked_at(recorded: Recorded) -> None:
-    point, state, path, content = recorded.last_with_files()
+    point, state, path, content = last_with_files(recorded)
     check, truth = recorded.checker.check, TopicTruth(recorded.records)
     assert check(state, truth, point) == []
 

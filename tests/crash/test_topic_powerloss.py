@@ -12,46 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from warren.tools.crash import powerloss
-from warren.tools.crash.disk import State
-from warren.tools.crash.recording import Record, Recorder
-from warren.tools.crash.topic_afterwards import TopicChecker
+from warren.tools.crash.recording import Record
 from warren.tools.crash.topic_truth import APPENDED, TopicTruth
 
-from support.long import rounds
-from support.seeds import new_seed
+from support.crashed_topics import Recorded, recorded_topics
 
 pytestmark = pytest.mark.crash
-
-STATES = rounds(40)
-
-
-@dataclasses.dataclass
-class Recorded:
-    """A history of topics."""
-
-    records: list[Record]
-    root: str
-    checker: TopicChecker
-
-    def states(self, records: list[Record], count: int) -> Iterator[tuple[int, int, State]]:
-        return powerloss.states_of(records, self.root, count, "test")
-
-    def wrong(self, records: list[Record], count: int = STATES) -> list[str]:
-        """What a campaign finds in crash states of these records."""
-        truth = TopicTruth(records)
-        found = (self.checker.check(state, truth, point) for _number, point, state in self.states(records, count))
-        return [text for wrong in found for text in wrong]
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recorded]:
-    seed = new_seed()
-    with powerloss.scratch("warren-powerloss-test-") as folder:
-        records, root = powerloss.record_history(Recorder(folder), folder, seed, 80, powerloss.TOPICS["plain"])
-        checker = TopicChecker(folder)
-        yield Recorded(records, root, checker)
-        checker.close()
+    with recorded_topics("plain", 80) as recorded:
+        yield recorded
 
 
 def test_nothing_confirmed_is_lost(recorded: Recorded) -> None:
@@ -130,5 +102,5 @@ def test_what_is_there_is_looked_at(recorded: Recorded) -> None:
     log = next(path for path, content in state.items() if path.startswith("topics/commitlog/") and content)
     content = state[log]
     assert content is not None
-    damaged = state | {log: content[:100] + b"\xff" + content[101:]}
+    damaged = state | {log: content[:100] + bytes([content[100] ^ 1]) + content[101:]}
     assert check(damaged, TopicTruth(recorded.records), point)

@@ -184,10 +184,8 @@ class OfCompacted:
             yield from self._look(queue, [_triple(word) for word in words[1:]])
         else:
             found = words[1].split(":")
-            if found[1:]:
-                yield from self._look(queue, [_triple(words[1])], only=int(found[0]), how="a look-up")
-            else:
-                yield from self._look(queue, [], only=int(found[0]), how="a look-up")
+            newest = [_triple(words[1])] if found[1:] else []
+            yield from self._look(queue, newest, only=int(found[0]), how="a look-up")
 
     def ends(self) -> dict[tuple[str, int], int]:
         """Up to where each queue was confirmed or seen."""
