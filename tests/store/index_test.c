@@ -7,6 +7,7 @@
 static void (*in_the_pause)(void);
 #define WR_INDEX_READ_PAUSE() (in_the_pause ? in_the_pause() : (void)0)
 #include "store/index_reader.c"
+#include "support/check.h"
 #include "support/random.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,15 +16,6 @@ static void (*in_the_pause)(void);
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            unlink_all();                                                                   \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
 
 static void unlink_all(void);
 
@@ -527,21 +519,22 @@ static void test_readers(void) {
 }
 
 int main(int argc, char **argv) {
+    check_clean_up = unlink_all;
     random_begin("index_test", argc, argv);
     super = calloc(1, WR_SUPERBLOCK_BYTES);
     super->node_id = (random64() & 0xffffffffff) | 0xe0ull << 40;
     super->shared_id = super->node_id;
     server_row = wr_superblock_server(super, 0);
     for (int shape = 0; shape < 6; shape++) {
-        test_against_a_plain_table(shape, true);
-        test_against_a_plain_table(shape, false);
+        WITHOUT_THREADS(test_against_a_plain_table(shape, true));
+        WITHOUT_THREADS(test_against_a_plain_table(shape, false));
     }
-    test_extent_without_memory();
-    test_runs();
-    test_reuse();
-    test_full();
-    test_generations();
-    test_block_goes_in_the_middle();
+    WITHOUT_THREADS(test_extent_without_memory());
+    WITHOUT_THREADS(test_runs());
+    WITHOUT_THREADS(test_reuse());
+    WITHOUT_THREADS(test_full());
+    WITHOUT_THREADS(test_generations());
+    WITHOUT_THREADS(test_block_goes_in_the_middle());
     test_readers();
     free(super);
     return 0;

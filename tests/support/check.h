@@ -22,13 +22,20 @@ static inline void check_failed(const char *file, int line, const char *what) {
     } while (0)
 #endif
 
+/* ./scripts/test-long tries all that ./scripts/test has a part of. */
+#ifdef WARREN_LONG_TESTS
+enum { AT_LENGTH = 1 };
+#else
+enum { AT_LENGTH = 0 };
+#endif
+
 /* Rounds of a test that goes by chance. The thread sanitizer looks at who meets whom, in any round, and takes many times as long. */
 #ifdef __SANITIZE_THREAD__
 enum { THREADS_ALONE = 1 };
 #define ROUNDS(n) (((n) + 4) / 5)
 #else
 enum { THREADS_ALONE = 0 };
-#define ROUNDS(n) (n)
+#define ROUNDS(n) (AT_LENGTH ? (n) : ((n) + 1) / 2)
 #endif
 
 /* A test in which nobody meets anybody: of what is damaged, or fails. The thread sanitizer has nothing to see there. */

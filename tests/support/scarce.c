@@ -80,11 +80,11 @@ _Noreturn static void end(int code) {
 
 void scarce_said(void) { end(failed ? SAID : 1); }
 
-scarce_count scarce_each(void (*scenario)(uint64_t n)) {
+scarce_count scarce_each(void (*scenario)(uint64_t n), uint64_t step) {
     scarce_count found = {0};
     FILE *said = tmpfile(); /* what the processes write: shown of the one that fails */
     if (!said) abort();
-    for (uint64_t n = 0; n < RUNS_MAX; n++) {
+    for (uint64_t n = (uint64_t)getpid() % step; n < RUNS_MAX; n += step) {
         fflush(stdout);
         rewind(said);
         if (ftruncate(fileno(said), 0)) abort();

@@ -41,9 +41,11 @@ typedef struct {
 /* The scenario got an error, and cannot go on: ends its process. What it holds may be left. */
 _Noreturn void scarce_said(void);
 
-/* Runs the scenario in a process of its own for each allocation that it makes. In that process it says with scarce_begin
+/* Runs the scenario in a process of its own for each `step`th allocation that it makes, from any on. In that process it says with scarce_begin
  * from where on the failure counts, with the number that it is given, and checks what it promises itself; a check that
  * fails must end it with exit code 1, so that it is told from an end for want of memory. What it returns from must be freed:
  * a leak fails it, too. */
-scarce_count scarce_each(void (*scenario)(uint64_t n));
+scarce_count scarce_each(void (*scenario)(uint64_t n), uint64_t step);
+/* The step for a scenario with many. */
+enum { SCARCE_FEW = AT_LENGTH ? 1 : 3 };
 #endif
