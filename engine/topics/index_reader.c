@@ -12,6 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* So many files at the end of the list stay open behind a look-up. It closes an older one when it leaves it: an index may have
+ * thousands, a process many readers, and what is removed takes space on the disk as long as anybody has it open. */
+enum { KEPT = 4 };
+
 /* A file of the list, mapped when it is first looked at. */
 typedef struct {
     char name[WR_INDEX_NAME_DIGITS + 1];
@@ -143,8 +147,14 @@ static bool is_missing(wr_index_reader *r) {
     return true;
 }
 
+/* The file that was looked at last is done with. */
+static void leave(const wr_index_reader *r) {
+    if (r->left + KEPT < r->files_n) unmap(r, &r->files[r->left]);
+}
+
 /* Look into the file before. *code: WR_KEY_FOUND: something may be found there; WR_KEY_END: nothing is; or what is wrong with it. */
 static int next_file(wr_index_reader *r, wr_key_code *code) {
+    leave(r);
     mapped *file = &r->files[--r->left];
     wr_key_index index;
     wr_key_header header;
@@ -181,6 +191,7 @@ int wr_index_reader_next(wr_index_reader *r, wr_key_entry *entry, wr_key_code *c
         r->missing = is_missing(r);
         *code = r->bad_link ? WR_KEY_BAD_LINK : r->missing ? WR_KEY_MISSING : WR_KEY_END;
         r->bad_link = false;
+        if (*code == WR_KEY_END && !r->left) leave(r);
         if (*code != WR_KEY_END || !r->left) return 0;
         int error = next_file(r, code);
         if (error) return error;

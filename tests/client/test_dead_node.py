@@ -663,7 +663,7 @@ def test_asyncio_settles_nothing_of_a_stopped_node(running: RealNode) -> None:
         handle = queue._underneath.handle  # nothing lies ready, whose return would notice
         await asyncio.to_thread(
             wait_until,
-            lambda: not handle.hoard() and handle.quiet and queue._line.tidier is None and not node._loop._tasks,
+            lambda: not handle.hoard() and handle.still and queue._line.tidier is None and not node._loop._tasks,
             END_S,
         )
         await asyncio.to_thread(running.stop)

@@ -93,20 +93,24 @@ def test_files_that_were_not_synced_are_found(recorded: Recorded, fault: str) ->
 @pytest.mark.crash
 def test_what_waits_is_looked_at(recorded: Recorded) -> None:
     """A truth that knows something else of half messages than the log has."""
-    point, state = [(point, state) for _number, point, state in recorded.states(recorded.records, 40)][-1]
 
-    begin = min(int(path.rpartition("/")[2]) for path in state if path.startswith("topics/commitlog/"))
+    def finished(point: int, state: State) -> Iterator[int]:
+        """Half messages that were finished for sure, and are in the log still."""
+        truth = TopicTruth(recorded.records)
+        living = set(truth.topics(point)[0].values())
+        begin = min(int(path.rpartition("/")[2]) for path in state if path.startswith("topics/commitlog/"))
+        for number in reversed(truth.finishes):
+            batch, finish = truth.of_number[number], truth.finishes[number][0]
+            told = truth.is_confirmed(batch.token, point) and truth.is_confirmed(finish.token, point)
+            if told and batch.topic in living and truth.answers[batch.token][0][1] >= begin:
+                yield number
+
+    states = [(point, state) for _number, point, state in recorded.states(recorded.records, 40)]
+    point, state, number = next((*each, number) for each in reversed(states) for number in finished(*each))
 
     def changed(change: Callable[[TopicTruth, int], None]) -> list[str]:
         truth = TopicTruth(recorded.records)
-        living = set(truth.topics(point)[0].values())
-
-        def is_there(number: int) -> bool:
-            batch, finish = truth.of_number[number], truth.finishes[number][0]
-            told = truth.is_confirmed(batch.token, point) and truth.is_confirmed(finish.token, point)
-            return told and batch.topic in living and truth.answers[batch.token][0][1] >= begin
-
-        change(truth, next(number for number in reversed(truth.finishes) if is_there(number)))
+        change(truth, number)
         return recorded.checker.check(state, truth, point)
 
     def other_way(truth: TopicTruth, number: int) -> None:

@@ -194,6 +194,34 @@ static void a_small_index_costs_little(void) {
     scratch_empty();
 }
 
+/* Also in the middle of one. */
+static void a_look_up_leaves_few_files_open(void) {
+    enum { SLOTS = 3, ENTRIES = 10, PUTS = 400, OPEN_MAX = 4 };
+    bool lost;
+    uint64_t from;
+    wr_key_entry entry;
+    wr_key_code code;
+    make_list();
+    wr_index_files *files = begin(SLOTS, ENTRIES, NULL, false, &lost, &from);
+    for (uint32_t n = 0; n < PUTS; n++) CHECK(put(files, n) == 0);
+    unsigned before = descriptors();
+    wr_index_reader *reader = wr_index_reader_new(scratch_fd, FOLDER, SLOTS, ENTRIES, false);
+    CHECK(reader);
+    for (int round = 0; round < 3; round++) {
+        CHECK(wr_index_reader_find(reader, listed[0].key_hash, INT64_MIN, INT64_MAX) == 0);
+        do {
+            CHECK(wr_index_reader_next(reader, &entry, &code) == 0);
+            CHECK(descriptors() <= before + OPEN_MAX + 1);
+        } while (code == WR_KEY_FOUND);
+        CHECK(code == WR_KEY_END && descriptors() <= before + OPEN_MAX);
+        expect(reader, 0, PUTS);
+    }
+    wr_index_reader_free(reader);
+    CHECK(descriptors() == before);
+    wr_index_files_free(files);
+    scratch_empty();
+}
+
 /* ---- kills ---- */
 
 typedef struct {
@@ -561,6 +589,7 @@ static void on_a_small_disk(void) {
     CHECK(wr_index_files_remove(files, listed[n - 1].position, &removed) == 0 && removed);
     uint32_t had = n;
     while (n < had + 2000 && !(error = put(files, n))) n++;
+    if (n != had + 2000) fprintf(stderr, "%u keys, then %u more: %s\n", had, n - had, strerror(error));
     CHECK(n == had + 2000);
     expect(reader, had, n);
     wr_index_files_free(files);
@@ -608,6 +637,7 @@ int main(int argc, char **argv) {
     against_a_model();
     names_rise_also_when_the_clock_does_not();
     a_small_index_costs_little();
+    a_look_up_leaves_few_files_open();
     killed_between_two_words();
     killed_at_any_instruction();
     power_fails();
