@@ -670,11 +670,11 @@ class Catalog:
         queues: int | None = None,
         retention_s: float | None = None,
         retention_bytes: int | None = None,
-        compacted: bool = False,
+        compacted: bool | None = None,
         as_it_is: bool = False,
     ) -> TopicDeclaration:
         """Declare a topic, or find the same one (`as_it_is`: the one of that name, however it was declared). `queues`
-        None: 4, or as many as it has; retention None: none, or what it has; compacted False: as it is.
+        None: 4, or as many as it has; retention None: none, or what it has; compacted None: not, or as it is.
 
         Raises InvalidName, UsageError (a number out of bounds), DeclarationMismatch, LimitError.
         """
@@ -685,7 +685,8 @@ class Catalog:
         if found is not None:
             retention_s = found.retention_s if retention_s is None else retention_s
             retention_bytes = found.retention_bytes if retention_bytes is None else retention_bytes
-            compacted = compacted or found.compacted
+            compacted = found.compacted if compacted is None else compacted
+        compacted = False if compacted is None else compacted
         wanted = topics.checked(id, name, has if queues is None else queues, retention_s, retention_bytes, compacted)
         if found is not None:
             if found != wanted:

@@ -33,6 +33,7 @@ HANGS_S = 60.0
 #: less than the 30 s that a call has where nobody said otherwise
 TAKES_S = 20.0
 CONDITIONS = ("worker-0", "store", "supervisor", "disk", "memory")
+TOPIC_CONDITIONS = ("topic_worker", "supervisor", "disk")
 
 
 def at_last(call: Callable[[], T]) -> T:
@@ -77,6 +78,107 @@ class Hand:
             await call(node, await node.queue(self.name))
         finally:
             await node.close()
+
+
+class TopicHand:
+    """What a call has to do with: a node, and a topic with messages, a group, readers, a half message and a queue."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.node = warren.attach(directory, call_timeout=TIMEOUT_S)
+        self.topic = at_last(lambda: self.node.topic(name, queues=1))
+        self.queue = at_last(lambda: self.node.queue(f"{name}-q"))
+
+    def prepare(self) -> None:
+        """While everything answers: messages that a group has, with one of them in hand."""
+        at_last(lambda: self.topic.append_many([b"%d" % n for n in range(20)], keys=["k"] * 20, queue=0))
+        self.reader = at_last(lambda: self.topic.reader(group="g", commit="manual"))
+        self.record = at_last(lambda: self.reader.get(10))
+        self.half = at_last(lambda: self.topic.prepare(b"half", queue=0))
+        at_last(self.reader.commit)
+        left = at_last(lambda: self.topic.reader(group="left"))
+        at_last(lambda: left.get(10))
+        at_last(left.commit)
+        left.close()
+
+    def fill(self) -> None:
+        """Leave no room in the ring."""
+        with contextlib.suppress(warren.Error):
+            for _ in range(5000):
+                self.topic.append(b"x" * 1000, durability="none", wait=False)
+
+    async def awaited(self, call: Callable[[warren.aio.Topic], Any]) -> None:
+        node = await warren.aio.attach(self.node.directory, timeout=10, call_timeout=TIMEOUT_S)
+        try:
+            await call(await node.topic(self.name))
+        finally:
+            await node.close()
+
+
+def in_asyncio_topic(call: Callable[[warren.aio.Topic], Any]) -> Callable[[TopicHand], object]:
+    return lambda hand: asyncio.run(hand.awaited(call))
+
+
+TOPIC_CALLS: dict[str, Callable[[TopicHand], object]] = {
+    "append": lambda hand: hand.topic.append(b"x", timeout=TIMEOUT_S),
+    "append ahead": lambda hand: hand.topic.append(b"x", wait=False),
+    "append_many": lambda hand: hand.topic.append_many([b"x"] * 50, timeout=TIMEOUT_S),
+    "append_many ahead": lambda hand: hand.topic.append_many([b"x" * 1000] * 500, wait=False),
+    "confirm": lambda hand: hand.topic.append(b"x", wait=False).wait(TIMEOUT_S),
+    "append later": lambda hand: hand.topic.append(b"x", delay=1, timeout=TIMEOUT_S),
+    "prepare": lambda hand: hand.topic.prepare(b"x", timeout=TIMEOUT_S),
+    "half commit": lambda hand: hand.half.commit(TIMEOUT_S),
+    "half rollback": lambda hand: hand.half.rollback(),
+    "halves": lambda hand: hand.topic.halves(timeout=TIMEOUT_S),
+    "read": lambda hand: hand.topic.read(0, 100, timeout=TIMEOUT_S),
+    "offset_at": lambda hand: hand.topic.offset_at(0, 0),
+    "find": lambda hand: hand.topic.find("k"),
+    "find_id": lambda hand: hand.topic.find_id(hand.record.message_id),
+    "reader": lambda hand: hand.topic.reader(group="h"),
+    "get": lambda hand: [hand.reader.get(TIMEOUT_S) for _ in range(25)],
+    "get_many": lambda hand: [hand.reader.get_many(10, TIMEOUT_S) for _ in range(3)],
+    "commit": lambda hand: hand.reader.commit(timeout=TIMEOUT_S),
+    "retry": lambda hand: hand.reader.retry(hand.record, timeout=TIMEOUT_S),
+    "seek": lambda hand: hand.reader.seek(0, 5, TIMEOUT_S),
+    "lag": lambda hand: hand.reader.lag(),
+    "reader close": lambda hand: hand.reader.close(TIMEOUT_S),
+    "groups": lambda hand: hand.topic.groups(),
+    "group": lambda hand: hand.topic.group("g"),
+    "seek_group": lambda hand: hand.topic.seek_group("left", "earliest"),
+    "delete_group": lambda hand: hand.topic.delete_group("left"),
+    "set": lambda hand: hand.topic.set(retention_s=1000),
+    "hold": lambda hand: hand.topic.hold(0, 5).release(),
+    "replay": lambda hand: hand.topic.replay(hand.queue, "earliest", timeout=TIMEOUT_S),
+    "topic stats": lambda hand: hand.topic.stats(),
+    "declare": lambda hand: hand.node.topic(f"{hand.name}-new"),
+    "bind_topic": lambda hand: hand.node.bind_topic(hand.topic, "amq.fanout"),
+    "delete topic": lambda hand: hand.topic.delete(),
+    "aio append": in_asyncio_topic(lambda topic: topic.append(b"x", timeout=TIMEOUT_S)),
+    "aio append ahead": in_asyncio_topic(lambda topic: topic.append(b"x", wait=False)),
+    "aio append_many": in_asyncio_topic(lambda topic: topic.append_many([b"x"] * 50, timeout=TIMEOUT_S)),
+    "aio prepare": in_asyncio_topic(lambda topic: topic.prepare(b"x", timeout=TIMEOUT_S)),
+    "aio read": in_asyncio_topic(lambda topic: topic.read(0, 100, timeout=TIMEOUT_S)),
+    "aio halves": in_asyncio_topic(lambda topic: topic.halves()),
+    "close": lambda hand: hand.node.close(),
+}
+#: the same with a full ring
+TOPIC_FULL = (
+    "append",
+    "append ahead",
+    "append_many ahead",
+    "prepare",
+    "half commit",
+    "commit",
+    "retry",
+    "replay",
+    "close",
+)
+#: calls of one topic: what they waited for names it
+OF_A_TOPIC = (
+    *("append", "append ahead", "append_many", "append_many ahead", "append later", "prepare", "half commit"),
+    *("half rollback", "halves", "commit"),
+    *("aio append", "aio append ahead", "aio append_many", "aio prepare", "aio halves"),
+)
 
 
 def in_asyncio(call: Callable[[warren.aio.Node, warren.aio.Queue], Any]) -> Callable[[Hand], object]:
@@ -153,7 +255,7 @@ FULL = (
 #: calls of one queue: what they waited for names it
 OF_A_QUEUE = (
     *("put", "put ahead", "put_many", "put_many ahead", "get", "get now", "get_many", "consume"),
-    *("stats", "browse", "purge", "release", "aio get", "aio stats"),
+    *("stats", "browse", "purge", "release", "aio get", "aio stats", "aio put", "aio put ahead", "aio put_many ahead"),
 )
 
 
@@ -166,13 +268,17 @@ def _write_ahead(hand: Hand, count: int) -> None:
         hand.store.write(hand.store.new_id(), b"x" * 1000, wait=False)
 
 
-@pytest.fixture(params=CONDITIONS)
-def trouble(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[RealNode, Callable[[], None], Callable[[], None]]]:
+#: a node; what makes its trouble; and what ends it
+Trouble = tuple[RealNode, Callable[[], None], Callable[[], None]]
+
+
+@pytest.fixture
+def trouble(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trouble]:
     """A node; what makes its trouble; and what ends it."""
     condition = request.param
     with RealNode(tmp_path / "data", workers=1) as running, warren.attach(running.directory) as watcher:
+        if condition == "topic_worker":
+            watcher.topic("first")  # it begins with the first topic
         pids = running.pids()
         superblock = watcher._client.attachment().superblock
         stopped: list[int] = []
@@ -198,12 +304,28 @@ def trouble(
             end()
 
 
-def test_every_call_ends_in_its_time(
-    trouble: tuple[RealNode, Callable[[], None], Callable[[], None]],
+@pytest.mark.parametrize("trouble", CONDITIONS, indirect=True)
+def test_every_call_ends_in_its_time(trouble: Trouble) -> None:
+    end_in_time(trouble, Hand, "queue", CALLS, FULL, OF_A_QUEUE)
+
+
+@pytest.mark.parametrize("trouble", TOPIC_CONDITIONS, indirect=True)
+def test_every_call_of_a_topic_ends_in_its_time(trouble: Trouble) -> None:
+    end_in_time(trouble, TopicHand, "topic", TOPIC_CALLS, TOPIC_FULL, OF_A_TOPIC)
+
+
+def end_in_time(
+    trouble: Trouble,
+    made: Callable[[Path, str], Any],
+    kind: str,
+    calls: dict[str, Callable[[Any], object]],
+    full_ones: tuple[str, ...],
+    named: tuple[str, ...],
 ) -> None:
+    """`made`: what a call has to do with; `named`: calls whose error names the queue or topic (`kind`)."""
     running, begin, end = trouble
-    wanted = [(name, False) for name in CALLS] + [(name, True) for name in FULL]
-    hands = {each: Hand(running.directory, f"q{number}") for number, each in enumerate(wanted)}
+    wanted = [(name, False) for name in calls] + [(name, True) for name in full_ones]
+    hands = {each: made(running.directory, f"q{number}") for number, each in enumerate(wanted)}
     for hand in hands.values():
         hand.prepare()
     told: dict[tuple[str, bool], object] = {}
@@ -215,7 +337,7 @@ def test_every_call_ends_in_its_time(
         try:
             if full:
                 hands[each].fill()
-            told[each] = CALLS[name](hands[each])
+            told[each] = calls[name](hands[each])
         except Exception as error:  # noqa: BLE001 - it is judged below
             told[each] = error
         took[each] = time.monotonic() - began
@@ -243,7 +365,7 @@ def test_every_call_ends_in_its_time(
     ] == []
     late = {each: str(found) for each, found in told.items() if isinstance(found, warren.TimedOut)}
     assert {
-        each: said for each, said in late.items() if each[0] in OF_A_QUEUE and f"queue '{hands[each].name}'" not in said
+        each: said for each, said in late.items() if each[0] in named and f"{kind} '{hands[each].name}'" not in said
     } == {}
     told_s = {each: re.search(r"within ([\d.]+) s\b", said) for each, said in late.items()}
     assert {each: late[each] for each, found in told_s.items() if found is None} == {}

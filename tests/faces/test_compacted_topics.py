@@ -246,6 +246,9 @@ def test_what_it_does_not_take(node: warren.Node, topic: warren.Topic) -> None:
     node.topic("plain")
     with pytest.raises(warren.DeclarationMismatch, match="compacted=False, not True"):
         node.topic("plain", compacted=True)
+    with pytest.raises(warren.DeclarationMismatch, match="compacted=True, not False"):
+        node.topic(topic.name, compacted=False)
+    assert not node.topic("plain", compacted=False).compacted
     assert node.topic(topic.name).queues == 2, "opened as it is"
     assert node.topic(topic.name, queues=2).queues == 2
     for retention in ({"retention_s": 5.0}, {"retention_bytes": 7}):

@@ -174,8 +174,10 @@ def test_what_is_wrong_is_told_and_prepares_nothing(node: warren.Node, topic: wa
     plain = topic.append(b"plain", queue=0)
     for place in (plain.message_id, f"{0:016X}{1 << 50:016X}"):
         for finish in (warren.Half.commit, warren.Half.rollback):
-            with pytest.raises(warren.HalfNotFound, match="has no half message"):
-                finish(topic.half(place))
+            unknown = topic.half(place)
+            with pytest.raises(warren.HalfNotFound, match=f"topic '{topic.name}': .*has no half message"):
+                finish(unknown)
+            assert unknown.state == "unknown"
     with pytest.raises(warren.UsageError, match="limit"):
         topic.halves(0)
     with pytest.raises(warren.UsageError, match="on_check must be a function"):
@@ -192,6 +194,22 @@ def test_as_many_as_the_setting_says(topic: warren.Topic) -> None:
     assert [half.message_id for half in topic.halves()] == [half.message_id for half in halves]
     halves[7].rollback()
     topic.prepare(b"there is room")
+
+
+def test_a_worker_that_stands_still_is_waited_for_as_long_as_is_said(running: RealNode, topic: warren.Topic) -> None:
+    half = topic.prepare(b"x")
+    worker = running.pids()["topic_worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for call in (topic.halves, half.commit, half.rollback, topic.half(half.message_id).commit):
+            with pytest.raises(warren.TimedOut, match=f"topic '{topic.name}'"):
+                call(timeout=0.1)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert topic.halves(timeout=None) == [], "it did what it was asked first"
+    assert half.commit() == topic.half(half.message_id).commit()
+    with pytest.raises(warren.UsageError, match="timeout"):
+        topic.halves(timeout=-1)
 
 
 def test_what_a_deleted_topic_had_is_gone(node: warren.Node, topic: warren.Topic) -> None:

@@ -197,3 +197,23 @@ def test_they_outlive_the_node_and_the_setting_says_how_many_there_may_be(tmp_pa
             topic.append(b"x", delay=3600)
             with pytest.raises(warren.LimitError):
                 topic.append(b"x", delay=3600)
+
+
+def test_seconds_are_not_taken_for_milliseconds(node: warren.Node, topic: warren.Topic) -> None:
+    """time.time() as milliseconds is a day of January 1970, wherever a time is meant."""
+    now = time.time()
+    topic.append(b"m", key="k", queue=0)
+    queue = node.queue(topic.name)
+    for call in (
+        lambda: topic.append(b"x", at=now),
+        lambda: topic.append_many([b"x"], at=int(now)),
+        lambda: topic.offset_at(0, now),
+        lambda: topic.find("k", since=now),
+        lambda: topic.find("k", until=now),
+        lambda: topic.reader(start=now),
+        lambda: topic.replay(queue, start=now),
+    ):
+        with pytest.raises(warren.UsageError, match="looks like seconds"):
+            call()
+    assert topic.stats()["appended"] == 1
+    assert topic.offset_at(0, 0) == topic.offset_at(0, now * 1000 - 3_600_000) == 0

@@ -21,7 +21,7 @@ import warren
 import warren.aio
 from warren.engine.topics.formats import DELAY_LEVELS_MS
 from warren.workers.client import retried
-from warren.workers.faces import topic_retries
+from warren.workers.faces import group_places, topic_retries
 from warren.workers.faces.topic_reader import Commit
 
 from support.real_node import RealNode
@@ -153,6 +153,92 @@ def test_a_message_of_another_topic_takes_the_reader_nowhere(node: warren.Node, 
             reader.retry(other.read(0).records[0])
         assert reader.get(TIMEOUT).body == b"2"
     other.delete()
+
+
+@pytest.mark.parametrize("commit", ["auto", "manual"])
+def test_what_was_retried_is_done_when_all_before_it_is(topic: warren.Topic, commit: Commit) -> None:
+    """Also when the program says nothing more: the last one, a close, one that comes again, a dead letter."""
+    topic.append_many([b"%d" % n for n in range(4)], queue=0)
+    seen: list[tuple[bytes, int]] = []
+
+    def taken(reader: warren.Reader) -> warren.Record:
+        record = reader.get(TIMEOUT)
+        seen.append((record.body, record.reconsume_times))
+        return record
+
+    with topic.reader(group="g", commit=commit) as reader:
+        taken(reader)
+        if commit == "manual":
+            reader.commit()
+        reader.retry(taken(reader), delay=SOON)
+    with topic.reader(group="g", commit=commit) as reader:
+        taken(reader)
+        if commit == "manual":
+            reader.commit()
+        last = taken(reader)
+        reader.retry(last, delay=SOON)
+        while last.reconsume_times == 0 or (last.body, 1) not in seen[:-1]:
+            last = taken(reader)
+            reader.retry(last, delay=SOON)
+    assert topic.group("g")["queues"][0]["committed"] == 4
+    with topic.reader(group="g", commit=commit, max_reconsume_times=1) as reader:
+        for _ in range(2):
+            reader.retry(taken(reader))
+    with topic.reader(group="g", commit=commit) as reader:
+        assert reader.get_many(timeout=0.1) == []
+    assert len(seen) == len(set(seen)), seen
+    assert topic.group("g")["dead"]["messages"] == 2
+    assert topic.group("g")["lag"] == 0
+
+
+def test_what_was_retried_waits_for_those_before_it(topic: warren.Topic) -> None:
+    """Of a group that commits by hand; it is committed without a word more when they are."""
+    topic.append_many([b"%d" % n for n in range(4)], queue=0)
+    committed = lambda: topic.group("g")["queues"][0]["committed"]  # noqa: E731
+    with topic.reader(group="g", commit="manual") as reader:
+        first, second, third, _fourth = reader.get_many(4, TIMEOUT)
+        reader.retry(third, delay=3600)
+        reader.retry(second, delay=3600)
+    assert committed() is None
+    assert [row["name"] for row in topic.groups()] == ["g"]
+    assert topic.group("g")["lag"] == 6
+    with topic.reader(group="g", commit="manual") as reader:
+        first, second, third, _fourth = reader.get_many(4, TIMEOUT)
+        reader.retry(second, delay=3600)
+        reader.retry(third, delay=3600)
+        reader.commit(first)
+        wait_until(lambda: reader.get_many(timeout=0.05) == [] and committed() == 3, 30, what="a commit of the three")
+        reader.retry(first, delay=3600)  # it was done; the program says now that it was not
+        for record in (first, second, third):
+            with pytest.raises(warren.UsageError, match=f"offset {record.offset} of queue 0 was retried"):
+                reader.retry(record)
+    assert committed() == 3
+    assert topic.group("g")["retry"]["delayed"] == 5
+
+
+def test_a_seek_is_not_committed_by_a_retry(topic: warren.Topic) -> None:
+    topic.append_many([b"%d" % n for n in range(4)], queue=0)
+    with topic.reader(group="g", commit="manual") as reader:
+        reader.get(TIMEOUT)
+        reader.commit()
+        reader.seek(0, 2)
+        reader.retry(reader.get(TIMEOUT), delay=3600)
+        reader.seek(0, 2)
+        reader.retry(reader.get(TIMEOUT), delay=3600)  # handed out anew
+    assert topic.group("g")["queues"][0]["committed"] == 1
+
+
+def test_so_many_retries_of_a_queue_are_remembered(topic: warren.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_places, "RETRIED_MAX", 3)
+    topic.append_many([b"%d" % n for n in range(20)], queue=0)
+    with topic.reader(group="g", commit="manual") as reader:
+        records = reader.get_many(20, TIMEOUT)
+        for record in records[1:]:
+            reader.retry(record, delay=3600)
+        with pytest.raises(warren.UsageError, match="was retried"):
+            reader.retry(records[1])  # not committed: it is known, however many there are
+        reader.commit(records[0])
+    assert topic.group("g")["queues"][0]["committed"] == 20
 
 
 def test_a_topic_worker_that_stands_still_or_dies(running: RealNode, topic: warren.Topic) -> None:
@@ -321,9 +407,10 @@ def test_a_group_of_which_a_topic_was_left_is_deleted_by_a_second_call(
     with pytest.raises(KeyboardInterrupt, match="delete_group_topics"):
         topic.delete_group("g")
     monkeypatch.undo()
-    assert topic.groups() == []
+    assert [row["name"] for row in topic.groups()] == ["g"]
     assert retry_name(topic) in node.topics(all=True)
     topic.delete_group("g")
+    assert topic.groups() == []
     assert retry_name(topic) not in node.topics(all=True)
 
 
@@ -349,6 +436,8 @@ def test_bad_input(node: warren.Node, topic: warren.Topic) -> None:
     for wrong in (-1, 1.5, "3", True):
         with pytest.raises(warren.UsageError, match="max_reconsume_times"):
             topic.reader(group="g", max_reconsume_times=wrong)  # type: ignore[arg-type]
+    with pytest.raises(warren.UsageError, match="give group="):
+        topic.reader(max_reconsume_times=3)
     other = node.topic(f"{topic.name}-other", queues=2)
     other.append(b"foreign", queue=0)
     with topic.reader(group="g") as reader:

@@ -246,7 +246,7 @@ def test_nobody_waits_with_who_declares(start: Starter, tmp_path: Path) -> None:
 def test_what_takes_too_long_is_said_within_the_time(start: Starter, tmp_path: Path) -> None:
     node = start().ready()
     behave(tmp_path / "node", "topics", "blind")
-    with pytest.raises(TimedOut, match=r"topic 't' is declared, but the topic worker does not serve it yet, after"):
+    with pytest.raises(TimedOut, match=r"topic 't' is declared, but the topic worker did not begin to serve it within"):
         node.call("declare_topic", name="t", timeout=10.0)
     assert "t" in Catalog.load(tmp_path / "node").topics
     (tmp_path / "node" / "behave" / "topics.blind").unlink()

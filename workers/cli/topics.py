@@ -94,9 +94,10 @@ def create_topic(
     is; `warren topic set` changes its retention. Without one all messages stay, and files of the log with them.
     """
     told: dict[str, Any] = {"queues": queues, "retention_s": retention_s, "retention_bytes": retention_bytes}
-    as_it_is = not compacted and all(value is None for value in told.values())
+    told["compacted"] = compacted or None
+    as_it_is = all(value is None for value in told.values())
     with output.found_in(directory, topic=name), ControlClient(directory, output.waiting) as client:
-        answer = client.call("declare_topic", name=name, as_it_is=as_it_is, compacted=compacted, **told)
+        answer = client.call("declare_topic", name=name, as_it_is=as_it_is, **told)
     if as_json:
         output.print_json(answer)
         return

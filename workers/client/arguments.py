@@ -18,6 +18,8 @@ from warren.engine.errors import InvalidName, UsageError
 from warren.engine.saying import shown
 
 T = TypeVar("T")
+#: numbers of seconds since 1970 from 2001 on; as milliseconds, times of 1970 to 1973
+SECONDS_FROM, SECONDS_TO = 10**9, 10**11
 LEVELS = {"none": _core.LEVEL_NONE, "written": _core.LEVEL_WRITTEN, "synced": _core.LEVEL_SYNCED}
 
 
@@ -127,7 +129,8 @@ def level_of(durability: object, durable: bool, what: str) -> int:
 
 def milliseconds(when: object, what: str, *, up: bool) -> int:
     """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
-    time."""
+    time. Raises UsageError: neither of them, or a number that must be seconds.
+    """
     if isinstance(when, datetime):
         try:
             there = when.astimezone(UTC)
@@ -137,5 +140,10 @@ def milliseconds(when: object, what: str, *, up: bool) -> int:
         micros = (passed.days * 86400 + passed.seconds) * 1_000_000 + passed.microseconds
         return -(-micros // 1000) if up else micros // 1000
     if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1 << 62:  # no NaN either
+        if SECONDS_FROM <= when < SECONDS_TO:
+            raise UsageError(
+                f"{what} is in milliseconds since 1970, and {shown(when)} looks like seconds: give a datetime, or "
+                f"{math.floor(when)} * 1000"
+            )
         return math.ceil(when) if up else math.floor(when)
     raise UsageError(f"{what} must be a datetime, or milliseconds since 1970, not {shown(when)}")

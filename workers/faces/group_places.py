@@ -9,16 +9,20 @@ Of a queue, in this order, all offsets:
     given      behind the last message that was handed out; begin, if none was
     position   of the next message to hand out: those in between did not match, or are gone
     fetched    of the next message to read
+
+What was retried is done as soon as all before it is: it needs no commit of the program's (docs/rules.md, T25).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warren.engine.errors import Fenced, UsageError
 
 UNKNOWN = -1
+#: of so many retried messages of a queue it is known at least that they were, also behind their commit
+RETRIED_MAX = 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +39,7 @@ class Place:
     given: int = 0
     position: int = 0
     fetched: int = 0
+    retried: set[int] = field(default_factory=set)  #: offsets, of messages that were handed out
 
     def __post_init__(self) -> None:
         self.done = self.given = self.position = self.fetched = self.begin
@@ -48,6 +53,19 @@ class Place:
         """Go on there."""
         self.begin = self.done = self.given = self.position = self.fetched = offset
         self.kept = UNKNOWN
+        self.retried.clear()
+
+    def was_retried(self, offset: int) -> None:
+        """A message that was handed out lies in the retry topic, or among the dead letters."""
+        if len(self.retried) >= RETRIED_MAX:
+            self.retried = {each for each in self.retried if each >= self.kept}
+        self.retried.add(offset)
+
+    def behind_retried(self, offset: int) -> int:
+        """From here on, the first offset that was not retried."""
+        while offset in self.retried:
+            offset = self.position if offset + 1 == self.given else offset + 1
+        return offset
 
     def back_to(self, offset: int) -> bool:
         """A message that was handed out is handed out again, with those behind it; False: it stays as it is, for it is
@@ -57,6 +75,7 @@ class Place:
             return False
         self.position = self.fetched = self.given = offset
         self.done = min(self.done, offset)
+        self.retried = {each for each in self.retried if each < offset}
         return True
 
     def was_committed(self, offset: int) -> None:
@@ -127,7 +146,13 @@ class Places:
 
     def done(self) -> dict[int, int]:
         """What is done and not committed: offsets by queue."""
-        return {place.queue: place.done for place in self._all.values() if place.done != place.kept and place.pinned}
+        found = {place.queue: place.behind_retried(place.done) for place in self._all.values() if place.pinned}
+        return {queue: offset for queue, offset in found.items() if offset != self._all[queue].kept}
+
+    def retried(self) -> dict[int, int]:
+        """What was retried directly behind what is committed: offsets by queue."""
+        known = [place for place in self._all.values() if place.pinned and place.kept in place.retried]
+        return {place.queue: place.behind_retried(place.kept) for place in known}
 
     def handed_out(self) -> dict[int, int]:
         """What was handed out and not committed."""
@@ -148,6 +173,13 @@ class Places:
         raise not_handed_out(
             offset, queue, "" if place is None else f", which began at {place.begin} and came up to {place.given}"
         )
+
+    def to_retry(self, queue: int, offset: int) -> Place:
+        """The queue of a message that is to be retried. Raises Fenced and UsageError."""
+        place = self.handed(queue, offset)
+        if offset in place.retried:
+            raise UsageError(f"the message at offset {offset} of queue {queue} was retried: it comes again by itself")
+        return place
 
     def up_to(self, queue: int, offset: int) -> dict[int, int]:
         """A message that was handed out, and those before it; nothing if that is committed. Raises Fenced and

@@ -605,7 +605,7 @@ class Node:
         queues: int | None = None,
         retention_s: float | None = None,
         retention_bytes: int | None = None,
-        compacted: bool = False,
+        compacted: bool | None = None,
         create: bool = True,
         on_check: Check | None = None,
     ) -> Topic:
@@ -616,21 +616,22 @@ class Node:
         it).
 
         `compacted`: of each key the newest message stays, and one without a body takes its key away; each message needs
-        a key. Nothing can change that later, and there is no retention beside it. docs/topics.md.
+        a key. Nothing can change that later, and there is no retention beside it; None: as it is, a new one is not.
+        docs/topics.md.
 
         `on_check`: from now on until the node is closed, this client answers for half messages of the topic (prepare)
         that were left behind: the function is called with a HalfMessage, in a thread of its own, and returns True or
         "commit", False or "rollback", None or "unknown" (it is asked again later). docs/topics.md.
 
         With create=False it is opened as it is; TopicNotFound if it does not exist. Raises DeclarationMismatch if it
-        has another number of queues than `queues`, or another retention than what is given, InvalidName, UsageError,
-        LimitError (too many queues in all).
+        has another number of queues than `queues`, another retention than what is given, or is compacted and should not
+        be, or the other way, InvalidName, UsageError, LimitError (too many queues in all).
         """
         checked_flag(create, "create")
-        checked_flag(compacted, "compacted")
+        if compacted is not None:
+            checked_flag(compacted, "compacted")
         if _is_of_group(name):
-            nothing_said = (queues, retention_s, retention_bytes, compacted) == (None, None, None, False)
-            return self._group_topic(name, nothing_said)
+            return self._group_topic(name, (queues, retention_s, retention_bytes, compacted) == (None,) * 4)
         check_topic_name(name)
         half_checks.checked(on_check)
         if queues is not None:
@@ -643,7 +644,7 @@ class Node:
         told = (queues, retention_s, retention_bytes, compacted)
         if create and (
             declared is None
-            or compacted > declared.compacted
+            or compacted not in (None, declared.compacted)
             or queues not in (None, declared.queues)
             or retention_s not in (None, declared.retention_s)
             or retention_bytes not in (None, declared.retention_bytes)
@@ -655,7 +656,7 @@ class Node:
                 retention_s=retention_s,
                 retention_bytes=retention_bytes,
                 compacted=compacted,
-                as_it_is=told == (None, None, None, False),
+                as_it_is=told == (None,) * 4,
             )
             declared = self._client.catalog().topic(name)
         assert declared is not None

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from warren.engine._core import AttachmentLost
-from warren.engine.catalog.group_topics import Kind, name_of
+from warren.engine.catalog.group_topics import Kind, name_of, owner_of
 from warren.engine.errors import InvalidName, TopicNotFound, UsageError
 from warren.engine.saying import shown
 from warren.engine.topics import control
@@ -30,10 +30,16 @@ def listed(reading: TopicReading) -> list[dict[str, Any]]:
         found = _asked(lambda request=request: reading.client.ask_topics(request, control.Names))  # type: ignore[misc]
         names, more = names + found.names, found.more
     rows = []
-    for name in names:
+    for name in sorted({*names, *_with_topics(reading)}):
         told = described(reading, name)
         rows.append({"name": name, "members": len(told["members"]), "lag": told["lag"]})
     return rows
+
+
+def _with_topics(reading: TopicReading) -> set[str]:
+    """Groups that have topics, whether or not they have committed anything."""
+    owners = [owner_of(name) for name in reading.client.catalog().topics]
+    return {owner.group for owner in owners if owner is not None and owner.topic == reading.declared.name}
 
 
 def described(reading: TopicReading, group: str) -> dict[str, Any]:
@@ -118,11 +124,7 @@ def seek(reading: TopicReading, group: str, where: object, queue: int | None, fo
 
 def delete(reading: TopicReading, group: str) -> None:
     """Forget a group, then delete its topics: who is killed in between calls it again. Raises UsageError."""
-    try:
-        _told(reading, group)
-    except UsageError:
-        if _of_group(reading, "retry", group) is None and _of_group(reading, "dead", group) is None:
-            raise
+    _told(reading, group)
     request = control.DeleteGroup(reading.declared.id, group)
     _asked(lambda: reading.client.ask_topics(request, control.Done))
     reading.client.declare("delete_group_topics", topic=reading.declared.name, group=group)
@@ -132,7 +134,8 @@ def delete(reading: TopicReading, group: str) -> None:
 def _told(reading: TopicReading, group: str) -> control.Described:
     request = control.DescribeGroup(reading.declared.id, checked_name(group))
     told = _asked(lambda: reading.client.ask_topics(request, control.Described))
-    if not told.members and all(offset < 0 for offset in told.offsets):
+    unknown = not told.members and all(offset < 0 for offset in told.offsets)
+    if unknown and _of_group(reading, "retry", group) is None and _of_group(reading, "dead", group) is None:
         raise UsageError(f"topic {reading.declared.name!r} has no group {shown(group)}: topic.groups() lists them")
     return told
 

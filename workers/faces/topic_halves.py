@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Position, Record
-from warren.engine.errors import Error, HalfFinished, PeerLost, TimedOut, UsageError
+from warren.engine.errors import Error, HalfFinished, HalfNotFound, PeerLost, TimedOut, UsageError
 from warren.engine.saying import shown
 from warren.engine.topics import control
 from warren.engine.topics.formats import HALF_COMMITTED, HALF_PUT_ASIDE
@@ -42,13 +42,18 @@ class Half:
     safe for threads. As a context it is committed at the end of the block, and rolled back when that raises.
     """
 
-    def __init__(self, client: Client, topic: str, topic_id: int, message_id: str, place: int) -> None:
-        """`place`: the position of its record in the log, which the id says, too."""
+    def __init__(
+        self, client: Client, topic: str, topic_id: int, message_id: str, place: int, prepared: bool = True
+    ) -> None:
+        """`place`: the position of its record in the log, which the id says, too. `prepared`: just now; else nothing is
+        known of it but the id.
+        """
         self.topic = topic  #: name of the topic
         self.message_id = message_id  #: of the half message; the committed message has another one
         self._client = client
         self._topic_id = topic_id
         self._place = place
+        self._prepared = prepared
         self._lock = threading.Lock()
         self._finished: control.Finished | None = None  # what became of it, once this object was told
 
@@ -57,8 +62,12 @@ class Half:
 
     @property
     def state(self) -> str:
-        """ "pending", "committed" or "rolled back", as far as this object has been told."""
-        return "pending" if self._finished is None else _word(self._finished)
+        """ "pending", "committed" or "rolled back", as far as this object has been told; "unknown" of one that was made
+        of an id (topic.half) and has been told nothing.
+        """
+        if self._finished is None:
+            return "pending" if self._prepared else "unknown"
+        return _word(self._finished)
 
     @property
     def position(self) -> Position | None:
@@ -87,7 +96,10 @@ class Half:
         found = self._finished
         if found is None:
             request = control.FinishHalf(self._topic_id, self._place, commit)
-            found = asked(self._client, request, control.Finished, timeout)
+            try:
+                found = asked(self._client, request, control.Finished, timeout)
+            except (HalfNotFound, TimedOut) as error:
+                raise type(error)(f"topic {self.topic!r}: {error}") from None
             with self._lock:
                 self._finished = found
         if (found.kind == HALF_COMMITTED) is not commit:
@@ -152,16 +164,24 @@ def half_of(client: Client, topic: str, topic_id: int, message_id: str) -> Half:
         raise UsageError(f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits") from None
     if host != STORE_HOST or place >> 63:
         raise UsageError(f"{message_id} is no id of a half message of this node")
-    return Half(client, topic, topic_id, _core.message_id(host, place), place)
+    return Half(client, topic, topic_id, _core.message_id(host, place), place, prepared=False)
 
 
-def listed(reading: TopicReading, limit: int) -> list[HalfMessage]:
-    """Those that are pending, in the order in which they were prepared, `limit` at most."""
+def listed(reading: TopicReading, limit: int, timeout: float | EllipsisType | None) -> list[HalfMessage]:
+    """Those that are pending, in the order in which they were prepared, `limit` at most, within `timeout` seconds."""
+    checked_seconds(None if isinstance(timeout, EllipsisType) else timeout)
+    limit_s = reading.client.call_timeout if isinstance(timeout, EllipsisType) else timeout
+    deadline = None if limit_s is None else time.monotonic() + limit_s
     left = checked_count(limit, "limit", 1, 1 << 31)
     found: list[HalfMessage] = []
     position, more = 0, True
     while more and left > len(found):
-        told = asked(reading.client, control.ListHalves(reading.declared.id, position), control.Halves, ...)
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        request = control.ListHalves(reading.declared.id, position)
+        try:
+            told = asked(reading.client, request, control.Halves, left_s)
+        except TimedOut as error:
+            raise TimedOut(f"topic {reading.declared.name!r}: {error}") from None
         found += [message_of(reading, one) for one in told.halves[: left - len(found)]]
         more = told.more
         if told.halves:

@@ -135,6 +135,8 @@ class Reader:
         self._skips = on_data_loss == "skip"
         self._damage = damage
         self._max_times = checked_count(max_reconsume_times, "max_reconsume_times", 0, RECONSUME_TIMES_MAX)
+        if group is None and max_reconsume_times != RECONSUME_TIMES:
+            raise UsageError("max_reconsume_times is of a group: without one nothing comes again; give group=…")
         self._with_retries = retries and group is not None
         self._retries: Retries | None = None
         self._pid = os.getpid()
@@ -377,7 +379,7 @@ class Reader:
             try:
                 if member.look() or self._places.unpinned() or self._places.leaves(whole=True):
                     self._sync(_after(deadline, now) if not joined else now + ANSWER_S)
-                elif self._auto and now >= self._commit_at:
+                elif now >= self._commit_at:
                     self._commit_done(now + ANSWER_S)
             except (TimedOut, PeerLost) as error:  # a worker that stands still or is restarted; what is read needs none
                 if not joined or isinstance(error, NodeNotRunning):
@@ -416,7 +418,7 @@ class Reader:
         assert member is not None
         released: list[int] = []
         for _ in range(CHANGES_MAX):
-            due = self._places.done() if self._auto else {}
+            due = self._due()
             try:
                 told = member.sync(due, released, deadline)
             except Fenced as error:  # refused as a whole: without that, it says whose they are
@@ -470,10 +472,14 @@ class Reader:
                 return  # they are others' by now: the next look sees it
             self._places.were_committed(begins)
 
+    def _due(self) -> dict[int, int]:
+        """What is committed without a word of the program: offsets by queue."""
+        return self._places.done() if self._auto else self._places.retried()
+
     def _commit_done(self, deadline: float) -> None:
         member = self._member
         assert member is not None
-        due = self._places.done()
+        due = self._due()
         self._commit_at = time.monotonic() + COMMIT_S
         if due:
             try:
@@ -561,12 +567,13 @@ class Reader:
         it, by how often it was tried. After `max_reconsume_times` it lies among the group's dead letters instead
         (`topic.dead_letters(group)`).
 
-        When this returns that is durable, and the message is done as any other: with commit="auto" when the next one is
-        asked for, else when commit() says so. If it raises, the message is handed out again, with those behind it in
-        its queue that are not committed. Raises Fenced (it is another reader's by now, who gets it again), UsageError
-        (no group; a message that it has not handed out), MessageTooLarge (no room for what is told of it), InvalidName
-        (group and topic have too long names), TimedOut (after `timeout` seconds, else call_timeout), PeerLost,
-        LimitError, DiskFull, SyncFailed, TopicNotFound, ClosedError.
+        When this returns that is durable, and the message is done: as soon as those before it in its queue are, it is
+        committed by one of the next calls, or by close(), also with commit="manual". If it raises, the message is
+        handed out again, with those behind it in its queue that are not committed. Raises Fenced (it is another
+        reader's by now, who gets it again), UsageError (no group; a message that it has not handed out, or that was
+        retried before), MessageTooLarge (no room for what is told of it), InvalidName (group and topic have too long
+        names), TimedOut (after `timeout` seconds, else call_timeout), PeerLost, LimitError, DiskFull, SyncFailed,
+        TopicNotFound, ClosedError.
         """
         if self.group is None:
             raise UsageError("this reader has no group to which a message could come again: give topic.reader(group=…)")
@@ -581,7 +588,7 @@ class Reader:
         if at.again:
             retries.check(at)
         else:
-            self._places.handed(at.queue, at.offset)
+            self._places.to_retry(at.queue, at.offset)
         try:
             checked_seconds(timeout)
             if delay is not None:
@@ -595,6 +602,15 @@ class Reader:
             else:
                 self._put_back(at.queue, at.offset)
             raise
+        if at.again:
+            retries.was_retried(at)
+        else:
+            self._was_retried(at.queue, at.offset)
+
+    def _was_retried(self, queue: int, offset: int) -> None:
+        place = self._places.get(queue)
+        if place is not None:
+            place.was_retried(offset)
 
     def _put_back(self, queue: int, offset: int) -> None:
         """A message that was handed out is handed out again."""
@@ -658,7 +674,7 @@ class Reader:
 
     def close(self, timeout: float | None = None) -> None:
         """Leave the group: its queues go to others at once. With commit="auto" what is done is committed before: not
-        the last message that was handed out, unless commit() said so.
+        the last message that was handed out, unless commit() said so, or it was retried.
 
         May be called by another thread, too, and ends its call with ClosedError. Raises TimedOut, SyncFailed, PeerLost:
         it is closed all the same, and what was not committed is handed out again, to others.
@@ -678,7 +694,7 @@ class Reader:
         self._closed = True
         member, self._member = self._member, None
         retries, self._retries = self._retries, None
-        due = self._places.done() if self._auto else {}
+        due = self._due()
         self._forget()
         if member is None or self._client.closed:
             return
@@ -788,7 +804,10 @@ class _Again:
         self._reader._calling(lambda: self._reader._commit(at, deadline))
 
     def check(self, queue: int, offset: int) -> None:
-        self._reader._places.handed(queue, offset)
+        self._reader._places.to_retry(queue, offset)
+
+    def was_retried(self, queue: int, offset: int) -> None:
+        self._reader._was_retried(queue, offset)
 
     def put_back(self, queue: int, offset: int) -> None:
         self._reader._put_back(queue, offset)

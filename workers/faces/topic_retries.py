@@ -60,7 +60,10 @@ class Inner(Protocol):
         """Commit all that was handed out, or up to the message at this queue and offset."""
 
     def check(self, queue: int, offset: int) -> None:
-        """Was this handed out? Raises Fenced, UsageError."""
+        """Was this handed out, and not retried? Raises Fenced, UsageError."""
+
+    def was_retried(self, queue: int, offset: int) -> None:
+        """This is done when all before it is."""
 
     def put_back(self, queue: int, offset: int) -> None:
         """A message that was handed out is handed out again."""
@@ -182,10 +185,15 @@ class Retries:
             )
 
     def check(self, at: Stands) -> None:
-        """Was it handed out? Raises Fenced, UsageError."""
+        """Was it handed out, and not retried? Raises Fenced, UsageError."""
         if self._inner is None:
             raise not_handed_out(at.offset, at.queue, " of the group's retry topic, which was deleted")
         self._inner.check(at.queue, at.offset)
+
+    def was_retried(self, at: Stands) -> None:
+        """It is done when all before it is."""
+        if self._inner is not None:
+            self._inner.was_retried(at.queue, at.offset)
 
     def put_back(self, at: Stands) -> None:
         """It is to be handed out again."""

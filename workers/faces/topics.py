@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from warren.engine import _core
@@ -627,15 +628,16 @@ class Topic:
         """
         return half_of(self._client, self.name, self._client.catalog().topic(self.name).id, message_id)
 
-    def halves(self, limit: int = LISTED) -> list[HalfMessage]:
+    def halves(self, limit: int = LISTED, timeout: float | EllipsisType | None = ...) -> list[HalfMessage]:
         """Those that are neither committed nor rolled back, in the order in which they were prepared, `limit` at most.
-        Raises PeerLost, TimedOut, TopicNotFound, ClosedError.
+        `timeout`: seconds, None: without limit; without one the node's call_timeout. Raises TimedOut, PeerLost,
+        TopicNotFound, ClosedError.
         """
-        return self._ask(halves_listed, limit)
+        return self._ask(halves_listed, limit, timeout)
 
     def _named(self, error: TimedOut) -> TimedOut:
         """The same error, with the name of this topic."""
-        return type(error)(f"topic {self.name!r}: {error}")
+        return named(error, self.name)
 
 
 def _unpickled(place: Place, declared: TopicDeclaration) -> Topic:
@@ -659,6 +661,12 @@ def reader_of(
     """A reader as `topic.reader` makes it, which joins its group with its first call."""
     told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
     return Reader(topic._client, topic.name, *told, join=False)
+
+
+def named(error: TimedOut, topic: str) -> TimedOut:
+    """The same error, with the name of the topic."""
+    begin = f"topic {topic!r}: "
+    return error if str(error).startswith(begin) else type(error)(f"{begin}{error}")
 
 
 def turn_of(topic: Topic) -> int:

@@ -86,8 +86,8 @@ class TopicLife:
                 raise self._lacks(said)
             if now >= until:
                 raise TimedOut(
-                    f"{said}the topic worker does not serve it yet, after {now - asked:.1f} s: see {role.log}, or give "
-                    "more time"
+                    f"{said}the topic worker did not begin to serve it within {now - asked:.1f} s: see {role.log}, or "
+                    "give more time"
                 )
             return None
 

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
-from warren.engine.errors import DiskFull, QueueFull, TimedOut
+from warren.engine.errors import DiskFull, QueueFull, QueueNotFound, TimedOut
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.client.client import Client
@@ -169,6 +169,10 @@ class Underneath(queues.Queue):
     def leave_to_next(self) -> None:
         """What lies here returns by the next node: nobody lives who would do it now."""
         self._leave_to_next(None)
+
+    def late(self, error: TimedOut) -> TimedOut | QueueNotFound:
+        """The same error, with the name of the queue."""
+        return self._named(error)
 
     def told(self, error: QueueFull) -> QueueFull:
         """The same error, with the name and the limits of this queue."""

@@ -111,6 +111,8 @@ class Confirm(Generic[R]):
             except QueueFull as error:
                 refused += [start + number for number in error.refused]
                 full = error
+            except TimedOut as error:
+                raise error if self._queue is None else self._queue.late(error) from None
         if full is not None:
             told = full if self._queue is None else self._queue.told(full)
             told.refused = tuple(refused)

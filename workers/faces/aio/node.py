@@ -432,7 +432,7 @@ class Node:
         queues: int | None = None,
         retention_s: float | None = None,
         retention_bytes: int | None = None,
-        compacted: bool = False,
+        compacted: bool | None = None,
         create: bool = True,
         on_check: Check | None = None,
     ) -> Topic:

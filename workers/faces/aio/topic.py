@@ -6,16 +6,18 @@ An append is handed over in the loop when there is room for it, and its confirm 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from warren.engine import _core
 from warren.engine._core import Position, Record
-from warren.engine.errors import CorruptRecord
+from warren.engine.errors import CorruptRecord, TimedOut
 from warren.workers.client.arguments import checked_flag, level_of, listed
 from warren.workers.client.later import When, later_of
 from warren.workers.client.publish import Durability
@@ -157,8 +159,9 @@ class Topic:
         told = Told(key, tag, None if properties is None else plain(properties), queue, None, later)
         deadline = await self._begin(timeout)
         send = functools.partial(append_row, self._topic, body, told, level)
-        part = await self._submit(send, (1, size_of(body)), deadline, not wait)
-        return await self._loop.appended(Confirm(self._loop, [(0, part)], join=_only), wait, deadline)
+        with self._naming():
+            part = await self._submit(send, (1, size_of(body)), deadline, not wait)
+            return await self._loop.appended(Confirm(self._loop, [(0, part)], join=_only), wait, deadline)
 
     @overload
     async def append_many(
@@ -243,8 +246,18 @@ class Topic:
         confirms: list[tuple[int, _core.Confirm[list[Position]]]] = []
         for start, end, size in parts:
             send = functools.partial(append_rows, self._topic, bodies[start:end], told.part(start, end), level)
-            confirms.append((start, await self._submit(send, (end - start, size), deadline, not wait)))
-        return await self._loop.appended(Confirm(self._loop, confirms, join=_all), wait, deadline)
+            with self._naming():
+                confirms.append((start, await self._submit(send, (end - start, size), deadline, not wait)))
+        with self._naming():
+            return await self._loop.appended(Confirm(self._loop, confirms, join=_all), wait, deadline)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """What was waited for in vain names the topic."""
+        try:
+            yield
+        except TimedOut as error:
+            raise topics.named(error, self.name) from None
 
     async def _begin(self, timeout: float | None) -> float | None:
         """The deadline. Raises UsageError, ClosedError."""
@@ -500,9 +513,9 @@ class Topic:
         """The half message with an id: as warren.Topic.half."""
         return Half(self._loop, await self._loop.do(self._topic.half, message_id))
 
-    async def halves(self, limit: int = LISTED) -> list[HalfMessage]:
+    async def halves(self, limit: int = LISTED, timeout: float | EllipsisType | None = ...) -> list[HalfMessage]:
         """Those that are neither committed nor rolled back: as warren.Topic.halves."""
-        return await self._loop.do(self._topic.halves, limit)
+        return await self._loop.do(self._topic.halves, limit, timeout)
 
     async def delete(self) -> None:
         """Delete the topic with its messages: as warren.Topic.delete."""
