@@ -6,10 +6,13 @@ tools/crash/topic_campaign.py with a seed that is printed (`python -m warren.too
 choices); logs, records and files in which something is wrong.
 """
 
+import os
 import random
+import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +43,29 @@ def test_kill_campaign_of_topics(tmp_path: Path, seed: int) -> None:
     assert report.rounds > 0
     assert report.committed > 0
     assert report.probes, "no probe was answered"
+
+
+def test_files_are_counted_while_topics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the campaign says now and then: a topic is deleted just when its folder is to be looked into."""
+    campaign = TopicCampaign(tmp_path, 1)
+    campaign.hits.close()
+    log, queues = (campaign.directory / "topics" / name for name in ("commitlog", "consumequeue"))
+    log.mkdir(parents=True)
+    (log / "0").touch()
+    (queues / "kept" / "0").mkdir(parents=True)
+    (queues / "going" / "0").mkdir(parents=True)
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path) == str(queues / "going"):
+            shutil.rmtree(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    said = campaign._sizes()
+    monkeypatch.undo()
+    assert said == "1 in commitlog, 3 in consumequeue, 0 in index"
+    assert not (queues / "going").exists()
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------
