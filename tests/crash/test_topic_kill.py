@@ -13,12 +13,14 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import warren
 from warren.engine.catalog.catalog import Catalog
-from warren.tools.crash.topic_actors import crc_of
+from warren.tools.crash.logs import Log
+from warren.tools.crash.topic_actors import Reader, crc_of
 from warren.tools.crash.topic_campaign import TopicCampaign
 from warren.tools.crash.topic_files import BadFileError, differences
 from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
@@ -66,6 +68,15 @@ def test_files_are_counted_while_topics_go(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert said == "1 in commitlog, 3 in consumequeue, 0 in index"
     assert not (queues / "going").exists()
+
+
+def test_a_reader_may_begin_before_all_appenders(tmp_path: Path, seed: int) -> None:
+    """It looks for what they were told, and there is no log of theirs yet."""
+    log = Log(str(tmp_path / "reader-0.log"))
+    reader = Reader(mock.create_autospec(warren.Node, instance=True), log, random.Random(seed), tmp_path)
+    reader._confirmed("kill-a", 0)
+    log.close()
+    assert not (tmp_path / "reader-0.log").read_bytes()
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------

@@ -330,7 +330,10 @@ class Reader:
 
     def _confirmed(self, _name: str, _queue: int) -> None:
         """One of the newest confirmed messages of an appender, read by its offset, and found by its keys and id."""
-        lines = _tail(self.rng.choice(sorted(self.logs.glob("appender-*.log"))))
+        logs = sorted(self.logs.glob("appender-*.log"))
+        if not logs:
+            return  # no appender has begun yet
+        lines = _tail(self.rng.choice(logs))
         said = [words for line in lines if (words := line.split(" "))[0] == "c" and words[3] != "none"]
         if not said:
             return
