@@ -235,7 +235,8 @@ class Campaign:
             for number in range(count)
         ]
         deadline = self.began + seconds
-        self._wait_for_load(deadline)
+        if not self._wait_for_load(deadline):
+            return
         choices, weights = list(self.weights), list(self.weights.values())
         last_said = time.monotonic()
         while self.report.kills_n < kills and time.monotonic() < deadline and not self.stopping:
@@ -252,12 +253,16 @@ class Campaign:
                 last_said = time.monotonic()
                 self.say(f"{self.report.kills_n} of {kills} kills, {last_said - self.began:.0f} s, {self._sizes()}")
 
-    def _look_at_actors(self) -> None:
+    def _look_at_actors(self) -> bool:
+        """Complain of those that ended by themselves, and start them again. Whether there was one."""
+        complaints = 0
         for actor in self.actors:
             failed = actor.failed()
             if failed:
                 self.report.violations.append(failed)
                 actor.kill()
+                complaints += 1
+        return bool(complaints)
 
     def _sizes(self) -> str:
         get = self._node.superblock.server_get
@@ -274,10 +279,18 @@ class Campaign:
             self.report.store[name.removesuffix("_n")] += value - before if value >= before else value
             self._counted[name] = value
 
-    def _wait_for_load(self, deadline: float) -> None:
-        """Until everybody has written something into his log: killing who has not begun shows nothing."""
-        while time.monotonic() < deadline and not all(actor.working() for actor in self.actors):
+    def _wait_for_load(self, deadline: float) -> bool:
+        """Until everybody has written something into his log: killing who has not begun shows nothing. False: that will
+        not be, and the report says why.
+        """
+        while idle := sorted({actor.role for actor in self.actors if not actor.working()}):
+            if self.stopping:
+                return False
+            if self._look_at_actors() or time.monotonic() >= deadline:
+                self.report.violations.append(f"nobody was killed: these did not begin to work: {', '.join(idle)}")
+                return False
             time.sleep(0.02)
+        return True
 
     # -- hitting --------------------------------------------------------------------------------------------------
 
