@@ -15,8 +15,8 @@ import pytest
 from warren.tools.crash.disk import State
 from warren.tools.crash.recording import Record
 from warren.tools.crash.topic_content import COMPACTED, body_of, keys_of, tag_of
-from warren.tools.crash.topic_files import COMMITTED, HALF, HALF_OVER, LATER, ROLLED_BACK, Logged
 from warren.tools.crash.topic_life import Row, Seen
+from warren.tools.crash.topic_log import COMMITTED, HALF, HALF_OVER, LATER, ROLLED_BACK, Logged
 from warren.tools.crash.topic_newest import Newest, unlike_files, unlike_newest
 from warren.tools.crash.topic_truth import DELAYED, TopicTruth
 from warren.tools.crash.topic_truth import HALF as PREPARED

@@ -22,8 +22,9 @@ from warren.engine.catalog.catalog import Catalog
 from warren.tools.crash.logs import Log
 from warren.tools.crash.topic_actors import Reader, crc_of
 from warren.tools.crash.topic_campaign import TopicCampaign
-from warren.tools.crash.topic_files import BadFileError, differences
+from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
+from warren.tools.crash.topic_log import BadFileError
 from warren.tools.crash.topic_messages import Message, body_of, chosen, java_hash, key_hash, parsed, queue_of
 
 from support.real_node import RealNode

@@ -37,8 +37,9 @@ from warren.engine.topics.retention_rules import is_limited
 from warren.tools.crash.afterwards import node_of
 from warren.tools.crash.disk import State, put_down
 from warren.tools.crash.topic_content import COMPACTED, is_genuine, keys_of, number_of, tag_of
-from warren.tools.crash.topic_files import LATER, OUTCOME, SYSTEM, BadFileError, Logged, begin_of, differences, walked
+from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_life import BOOT, Lived, Row, lived
+from warren.tools.crash.topic_log import LATER, OUTCOME, SYSTEM, BadFileError, Logged, begin_of, walked
 from warren.tools.crash.topic_newest import Newest, newest_in, unlike_files, unlike_newest, visible
 from warren.tools.crash.topic_truth import APPENDED, Batch, TopicTruth
 from warren.tools.crash.topic_waiting import Places, Waiting

@@ -29,8 +29,9 @@ from warren.tools.crash.campaign import SETTINGS, Campaign
 from warren.tools.crash.points import OF_TOPICS
 from warren.tools.crash.report import Report
 from warren.tools.crash.topic_actors import FIND_MAX, GROUP, GROUP_RELEASE_S, GROUP_TOPIC, PROBE_TOPIC
-from warren.tools.crash.topic_files import BadFileError, differences
+from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
+from warren.tools.crash.topic_log import BadFileError
 from warren.tools.crash.topic_messages import TAGS, TOPICS, parsed
 from warren.workers.cli.check import verify
 

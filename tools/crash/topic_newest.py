@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warren.tools.crash.topic_content import keys_of, number_of
-from warren.tools.crash.topic_files import BadFileError, Logged, record_of
 from warren.tools.crash.topic_life import Row, Seen
+from warren.tools.crash.topic_log import BadFileError, Logged, record_of
 from warren.tools.crash.topic_messages import key_hash
 from warren.tools.crash.topic_truth import APPENDED, HALF, Batch, TopicTruth
 

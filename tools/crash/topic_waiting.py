@@ -1,5 +1,5 @@
 """Messages that wait: half messages, and those that come later. What the log says of them, read by other code than the
-engine's (topic_files.py), against what the worker kept, and against what a client was told.
+engine's (topic_log.py), against what the worker kept, and against what a client was told.
 
 - a half message that was prepared, and confirmed, is there until it is decided, and pending as long as nobody decided
 - one that is committed or rolled back is so once, as it was decided; nobody decides but the client. A commit that was
@@ -11,24 +11,14 @@ engine's (topic_files.py), against what the worker kept, and against what a clie
 from __future__ import annotations
 
 import struct
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from warren.tools.crash.topic_content import is_genuine, number_of
-from warren.tools.crash.topic_files import (
-    COMMITTED,
-    HALF,
-    HALF_ASIDE,
-    HALF_OVER,
-    LATER,
-    OUTCOME,
-    SYSTEM,
-    BadFileError,
-    Logged,
-)
 from warren.tools.crash.topic_life import Row
+from warren.tools.crash.topic_log import COMMITTED, HALF_ASIDE, OUTCOME, BadFileError, Waits
 from warren.tools.crash.topic_truth import DELAYED, Batch, TopicTruth
 from warren.tools.crash.topic_truth import HALF as PREPARED
 
@@ -53,28 +43,8 @@ class Places:
         return row.minimum if row is not None else 0
 
 
-class Waiting:
-    """What the log says of messages that wait, or waited."""
-
-    def __init__(self, records: Sequence[Logged]) -> None:
-        """`records`: all of the log, as `walked` gives them."""
-        self.halves = {record.position: record for record in records if record.topic == HALF}
-        self.later = {record.position: record for record in records if record.topic in LATER}
-        self.outcomes: defaultdict[int, list[Logged]] = defaultdict(list)  #: by the half message's position
-        self.came: defaultdict[int, list[Logged]] = defaultdict(list)  #: by the position of the record that waited
-        for record in records:
-            if record.topic in (HALF_OVER, HALF_ASIDE) or (
-                record.topic not in SYSTEM and record.flags & OUTCOME == COMMITTED
-            ):
-                self.outcomes[record.prepared].append(record)
-            elif record.topic not in SYSTEM and record.prepared:
-                self.came[record.prepared - 1].append(record)
-
-    def pending(self, living: set[int]) -> tuple[list[int], list[int]]:
-        """Positions of half messages that are pending, and of messages that are to come."""
-        halves = (at for at, record in self.halves.items() if record.topic_id in living and at not in self.outcomes)
-        later = (at for at, record in self.later.items() if record.topic_id in living and at not in self.came)
-        return sorted(halves), sorted(later)
+class Waiting(Waits):
+    """What the log says of messages that wait, or waited, against what else is known of them."""
 
     # -- against what the worker kept ---------------------------------------------------------------------------
 
