@@ -10,7 +10,7 @@ retention look. After each:
   the minimum may be gone
 - of a batch, all is there, with consecutive offsets, or nothing; nothing is there that was not appended, or comes
   twice; messages are in the order of their appends
-- of a compacted topic, the newest of each key is there (topic_newest.py)
+- of a compacted topic, the newest of each key is there (topic_newest.py, compacted_files.py)
 - half messages and those that come later wait, or came, as was decided (topic_waiting.py)
 - topics that were declared are there, those that were deleted are not, and show nothing in ones of their name
 - consume queues and key index are what the log says, read by other code (topic_files.py)
@@ -35,12 +35,13 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.retention_rules import is_limited
 from warren.tools.crash.afterwards import node_of
+from warren.tools.crash.compacted_files import NewestFile, newest_in
 from warren.tools.crash.disk import State, put_down
 from warren.tools.crash.topic_content import COMPACTED, is_genuine, keys_of, number_of, tag_of
 from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_life import BOOT, Lived, Row, lived
 from warren.tools.crash.topic_log import LATER, OUTCOME, SYSTEM, BadFileError, Logged, begin_of, walked
-from warren.tools.crash.topic_newest import Newest, newest_in, unlike_files, unlike_newest, visible
+from warren.tools.crash.topic_newest import unlike_files, unlike_newest, visible
 from warren.tools.crash.topic_truth import APPENDED, Batch, TopicTruth
 from warren.tools.crash.topic_waiting import Places, Waiting
 from warren.workers.cli.check import verify
@@ -51,7 +52,7 @@ class _Found:
     """What one life found."""
 
     records: list[Logged] = field(default_factory=list)  #: of the log
-    newest: dict[tuple[int, int], Newest] = field(default_factory=dict)
+    newest: dict[tuple[int, int], NewestFile] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -145,7 +146,7 @@ class TopicChecker:
             # what comes now lies behind messages that the power took: those were never confirmed at `synced`
             end = found.end if before is None else before.end
             judge = _Judge(found, life, topics, (begin_of(folder.log), end), truth, point)
-            found.wrong += judge.unlike(folder.path)
+            found.wrong += judge.unlike(folder.path, node.settings.compaction_tombstone_s * 1000)
         except (Error, OSError, BadFileError) as error:
             found.wrong.append(f"the start fails: {error!r}")
         return found
@@ -173,15 +174,15 @@ class _Judge:
         self.places: dict[int, tuple[int, int]] = {}  # number → (offset, position)
         self.waits = Places(self.places, life.rows, *log)
 
-    def unlike(self, folder: Path) -> Iterator[str]:
-        """What is wrong. Raises BadFileError."""
+    def unlike(self, folder: Path, tombstone_ms: float) -> Iterator[str]:
+        """What is wrong. `tombstone_ms`: how long tombstones stay. Raises BadFileError."""
         rows, truth, point = self.life.rows, self.truth, self.point
         compacted = {id for id, topic in self.topics.items() if topic.compacted}
         yield from self._unlike_records()
         for place, row in rows.items():
             if place[0] in self.topics:
                 yield from self._unlike_row(place, row)
-        yield from unlike_files(self.found.newest, rows, compacted, self.of_log, self.life.read)
+        yield from unlike_files(self.found.newest, rows, compacted, self.of_log, self.life.read, tombstone_ms)
         seen = {
             place: visible(self.found.newest.get(place), row, self.of_log.get(place, ()))
             for place, row in rows.items()

@@ -6,8 +6,8 @@ import functools
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from warren.tools.crash.topic_messages import INT_MAX
@@ -39,7 +39,13 @@ class Logged:
     keys: tuple[str, ...]
     flags: int = 0
     prepared: int = 0  #: position of the half message; of a message that came later, of its record there, + 1
-    real: tuple[str, int] = ("", 0)  #: of a message that waits: topic and queue that it is for
+    properties: Mapping[str, str] = field(default_factory=dict)
+    whole: int = 0  #: checksum of all its bytes: only what is the same byte for byte is equal
+
+    @property
+    def real(self) -> tuple[str, int]:
+        """Of a message that waits: topic and queue that it is for."""
+        return self.properties.get("REAL_TOPIC", ""), int(self.properties.get("REAL_QID", "0"))
 
 
 class BadFileError(Exception):
@@ -123,7 +129,8 @@ def _record(data: bytes) -> Logged | None:
         tuple(filter(None, keys)),
         flags,
         prepared,
-        (properties.get("REAL_TOPIC", ""), int(properties.get("REAL_QID", "0"))),
+        properties,
+        zlib.crc32(data),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: topics of a campaign, and their queues
@@ -91,3 +92,8 @@ def key_hash(topic: str, key: str) -> int:
 def queue_of(key: str, queues: int) -> int:
     """The queue of messages with this first key."""
     return abs(java_hash(key)) % queues
+
+
+def key_of(keys: Iterable[str]) -> str:
+    """What a compacted topic takes for the key of a message with these keys: all of them together."""
+    return " ".join(keys)
