@@ -3,7 +3,8 @@
 Goal: whoever is killed or stopped at whatever moment, the logs that appenders and readers kept outside of the node
 agree with what can be read, and with the files; and the judge that says so sees what is wrong. Method:
 tools/crash/topic_campaign.py with a seed that is printed (`python -m warren.tools.crash topics --seed …` repeats its
-choices); logs, records and files in which something is wrong.
+choices); logs, records and files in which something is wrong. The judge of the compacted topic has its own tests:
+test_compacted_judge.py.
 """
 
 import os
@@ -19,9 +20,11 @@ import pytest
 
 import warren
 from warren.engine.catalog.catalog import Catalog
+from warren.ipc.layout import CRASH_POINTS
 from warren.tools.crash.logs import Log
+from warren.tools.crash.points import owner_of
 from warren.tools.crash.topic_actors import Reader, crc_of
-from warren.tools.crash.topic_campaign import TopicCampaign
+from warren.tools.crash.topic_campaign import OF_THIS_LOAD, TopicCampaign
 from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
 from warren.tools.crash.topic_log import BadFileError
@@ -45,6 +48,10 @@ def test_kill_campaign_of_topics(tmp_path: Path, seed: int) -> None:
     assert report.reads > 0
     assert report.rounds > 0
     assert report.committed > 0
+    assert report.newest_confirmed > 0
+    assert report.newest_keys > 0
+    assert report.newest_looks > 0
+    assert report.passes > 0
     assert report.probes, "no probe was answered"
 
 
@@ -78,6 +85,13 @@ def test_a_reader_may_begin_before_all_appenders(tmp_path: Path, seed: int) -> N
     reader._confirmed("kill-a", 0)
     log.close()
     assert not (tmp_path / "reader-0.log").read_bytes()
+
+
+def test_the_topic_worker_dies_at_its_points() -> None:
+    """The campaign counts a death against its process: of passes and of retention the topic worker is that."""
+    of_topics = [name for name in CRASH_POINTS if name.startswith(("topic_", "retain_", "compact_"))]
+    assert {owner_of(name) for name in of_topics} == {"topics"}
+    assert set(OF_THIS_LOAD) < set(of_topics)
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ PUT = (*QUEUES, *ARGUMENTS)
 TAKEN = (*QUEUES, NONE_QUEUE, PRIORITY_QUEUE, REJECTED_QUEUE, LETTERS_QUEUE)
 PROBE_QUEUE = "probe-{}"
 OPERATION_TIMEOUT_S = 15.0
+#: an answer that took so long may be one without the worker of topics, which says what there was
+LATE_S = 8.0
 RETRY_S = 0.02
 PROBE_PAUSE_S = 0.02
 PRODUCER_PAUSE_S = 0.04
@@ -92,6 +94,19 @@ def attached(directory: str, log: Log, name: str, work: Callable[[warren.Node], 
         except warren.Error as error:
             log.error(error)
             time.sleep(RETRY_S)
+
+
+def complain(node: warren.Node, log: Log, text: str, took_s: float) -> None:
+    """Write down what is wrong with an answer about a topic, which took so many seconds: a violation, or an error where
+    the worker was not there to be asked, as what it had not shown yet waits for its next start.
+    """
+    text = text.replace("\n", " ")
+    if node._client.attachment().deserted():
+        log.write(f"e Deserted: {text}")
+    elif took_s >= LATE_S:
+        log.write(f"e Late: {text} ({took_s:.3f} s)")
+    else:
+        log.write(f"b {time.monotonic():.3f} {text} ({took_s:.3f} s)")
 
 
 def opened(node: warren.Node, name: str) -> warren.Queue:

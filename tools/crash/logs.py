@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from warren.ipc import names
@@ -29,6 +30,25 @@ class Log:
     def error(self, error: Exception) -> None:
         """Note an error that was lived through."""
         self.write(f"e {type(error).__name__}: {error}".replace("\n", " "))
+
+
+class Tails:
+    """What is new in logs that others write: whole lines, each handed out once."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder, self._pattern = folder, pattern
+        self._at: dict[Path, int] = {}
+
+    def lines(self) -> Iterator[list[str]]:
+        """The words of each line that was written since."""
+        for path in sorted(self._folder.glob(self._pattern)):
+            with open(path, "rb") as file:
+                file.seek(self._at.get(path, 0))
+                data = file.read()
+            whole = data.rfind(b"\n") + 1
+            self._at[path] = self._at.get(path, 0) + whole
+            for line in data[:whole].decode(errors="replace").split("\n")[:-1]:
+                yield line.split(" ")
 
 
 def shared_id_of(directory: Path) -> int:

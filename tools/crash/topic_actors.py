@@ -1,4 +1,5 @@
-"""The processes that a kill campaign of topics runs and kills: appenders, readers, a maker of topics that go, a probe.
+"""The processes that a kill campaign of topics runs and kills: appenders, readers, a maker of topics that go, a probe;
+and those of compacted_actors.py.
 
 `python -m warren.tools.crash.topic_actors ROLE DIRECTORY LOG SEED`, as actors.py. Lines of their logs, each written
 before what it announces or after what it reports; times are of the machine's monotonic clock:
@@ -10,6 +11,7 @@ before what it announces or after what it reports; times are of the machine's mo
     group     g TOPIC QUEUE OFFSET COUNT CRC            a member of the group was handed these out, in order
               k TOPIC QUEUE OFFSET                      the group has committed up to there
     maker     m TOPIC ROUNDS                            so often a topic was made, used, deleted, and was another one
+    newest-…  of a compacted topic: compacted_judge.py
     all       b TEXT  a violation                       e TEXT  an error that an actor lived through
               q COUNT  so many answers were right
 
@@ -28,8 +30,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import warren
-from warren.tools.crash import actors
-from warren.tools.crash.actors import OPERATION_TIMEOUT_S, attached, probing, stopping
+from warren.tools.crash import actors, compacted_actors
+from warren.tools.crash.actors import OPERATION_TIMEOUT_S, attached, complain, probing, stopping
 from warren.tools.crash.logs import Log
 from warren.tools.crash.topic_messages import TAGS, TOPICS, Message, body_of, chosen, parsed, queue_of
 
@@ -44,8 +46,6 @@ APPENDER_PAUSE_S = 0.04
 READER_PAUSE_S = 0.05
 #: what is read of an appender's log to find what was confirmed last
 TAIL_BYTES = 16 << 10
-#: an answer that took so long may be one without the worker, which says what there was
-LATE_S = 8.0
 FIND_MAX = 1 << 16
 #: setting of the node: how long a member may keep a queue that it has to give back
 GROUP_RELEASE_S = 1.0
@@ -343,12 +343,8 @@ class Reader:
         began = time.monotonic()
         wrong = self._look(name, queue, offset, position, f"{who}.{int(first) + number}")
         took = time.monotonic() - began
-        if wrong and self.node._client.attachment().deserted():  # what was not shown yet waits for the next start
-            self.log.write(f"e Deserted: {wrong}")
-        elif wrong and took < LATE_S:
-            self._complain(f"unseen: {wrong} ({took:.3f} s)")
-        elif wrong:
-            self.log.write(f"e Late: {wrong} ({took:.3f} s)")
+        if wrong:
+            complain(self.node, self.log, f"unseen: {wrong}", took)
 
     def _look(self, name: str, queue: int, offset: int, position: int, token: str) -> str:
         """What is wrong with a message that was confirmed; "": nothing."""
@@ -557,6 +553,8 @@ def main(argv: list[str]) -> int:
         "reader": lambda directory, log, rng: reader(directory, log, rng, path),
         "group": group,
         "maker": lambda directory, log, rng: maker(directory, log, rng, path),
+        "newest-appender": compacted_actors.appender,
+        "newest-reader": lambda directory, log, rng: compacted_actors.reader(directory, log, rng, path),
         "topic-probe": probe,
     }
     return actors.main(argv, roles)

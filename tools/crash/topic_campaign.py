@@ -1,23 +1,30 @@
 """Kill campaign of topics: `python -m warren.tools.crash topics --kills N --seed S`. How kills are chosen: campaign.py.
 
 Appenders, readers, makers of topics and a probe (topic_actors.py) work on a node whose log files, consume queues and
-index files are small, so that all of them roll all the time. They, the topic worker, the supervisor, the store and the
-queue workers are killed and stopped at random; the topic worker also at its crash points, and while it recovers.
+index files are small, so that all of them roll all the time. One topic more is compacted all the time
+(compacted_actors.py). Actors, the topic worker, the supervisor, the store and the queue workers are killed and stopped
+at random; the topic worker also at its crash points, while it recovers, and while it makes a pass over the compacted
+topic.
 
-Violations, beside those of topic_judge.py
+Violations, beside those of topic_judge.py and compacted_judge.py
   what a reader finds at any time is not what a message says of itself, has holes, a wrong order, or goes back
   what was confirmed cannot be read, or found by a key, its time or its id, by whoever asks afterwards, in any process
   a topic that was made again shows something of before
   at the end: a look-up by key, tag, time or id gives anything but what the records say
   in the files (topic_files.py): a unit or a key that is missing, stale or doubled; `warren check` finds a problem
+  in files of newest messages (compacted_files.py): anything but what the log says
+
+The log keeps all its files here, because of the topics without retention: so it says what each file of newest messages
+has to have, and no file of it goes after a pass.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,19 +32,28 @@ import warren
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
+from warren.tools.crash import compacted_actors
 from warren.tools.crash.campaign import SETTINGS, Campaign
+from warren.tools.crash.compacted_files import NewestFile, newest_in, unlike_log
+from warren.tools.crash.compacted_judge import Changes, Kept, judge_newest, unlike_the_log
 from warren.tools.crash.points import OF_TOPICS
 from warren.tools.crash.report import Report
 from warren.tools.crash.topic_actors import FIND_MAX, GROUP, GROUP_RELEASE_S, GROUP_TOPIC, PROBE_TOPIC
 from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
-from warren.tools.crash.topic_log import BadFileError
+from warren.tools.crash.topic_log import BadFileError, Logged, logged
 from warren.tools.crash.topic_messages import TAGS, TOPICS, parsed
+from warren.tools.crash.victims import Node
 from warren.workers.cli.check import verify
 
 #: look-ups of each kind at the end
 LOOKS = 400
 ROLES = ("appender", "group", "reader", "maker", "topic-probe")
+NEWEST_ROLES = ("newest-appender", "newest-reader")
+#: crash points on the way of passes, which this load comes to all the time
+OF_THIS_LOAD = ("compact_written", "compact_renamed", "retain_raised")
+#: how long a kill waits for a pass that it can meet
+PASS_WAIT_S = 2.0
 
 
 @dataclass
@@ -52,15 +68,29 @@ class TopicReport(Report):
     log_bytes: int = 0
     unconfirmed_there: int = 0
     seen: int = 0
+    #: of the compacted topic
+    newest_confirmed: int = 0
+    newest_looks: int = 0
+    newest_keys: int = 0  #: compared at the end
+    newest_gone: int = 0  #: of them those that tombstones took away
+    newest_there: int = 0
+    passes: int = 0  #: that gave a file of newest messages another content, as far as they were seen
+    killed_in_pass: int = 0
 
     def _sums(self) -> list[str]:
         there = f"{self.received:,} there, {self.unconfirmed_there:,} of them never confirmed"
         none = f"of durability none {self.moved:,} elsewhere than said, {self.excused:,} gone with the node"
         seen = f"{self.seen:,} ranges that they read are still the same"
+        newest = (
+            f"{self.newest_confirmed:,} confirmed; {self.newest_keys:,} keys compared, of which {self.newest_gone:,}"
+            f" are gone, {self.newest_there:,} messages there; {self.newest_looks:,} looks; {self.passes:,} passes"
+            f" seen, {self.killed_in_pass:,} kills in one"
+        )
         return [
             f"topics: {self.confirmed:,} confirmed, {there}; {none}",
             f"readers: {self.reads:,} right answers, {seen}; {self.rounds:,} topics made again",
             f"group: {self.committed:,} committed",
+            f"compacted: {newest}",
             f"at the end: {self.keys:,} keys and {self.looks:,} other look-ups; {self.log_bytes >> 10:,} KiB of log",
         ]
 
@@ -76,16 +106,26 @@ class TopicCampaign(Campaign):
         "index_slots": 200,
         "index_entries": 1000,
         "group_release_s": GROUP_RELEASE_S,
+        # so that passes are always due, take a while, and end at their keys
+        "retention_check_s": 0.1,
+        "compaction_dirty": 0.01,
+        "compaction_keys": 10,
+        "compaction_tombstone_s": compacted_actors.TOMBSTONE_S,
+        "compaction_bytes_per_s": 1 << 19,
     }
     actor_module: ClassVar[str] = "warren.tools.crash.topic_actors"
     actor_roles: ClassVar[tuple[tuple[str, int], ...]] = (
         ("appender", 3), ("group", 3), ("reader", 2), ("maker", 1), ("topic-probe", 1),
+        ("newest-appender", 2), ("newest-reader", 2),
     )  # fmt: skip
     weights: ClassVar[dict[tuple[str, str], int]] = {
         ("kill", "appender"): 5,
         ("kill", "reader"): 2,
         ("kill", "group"): 3,
         ("kill", "maker"): 1,
+        ("kill", "newest-appender"): 2,
+        ("kill", "newest-reader"): 1,
+        ("kill", "pass"): 3,
         ("kill", "topics"): 7,
         ("again", "topics"): 3,
         ("end", "topics"): 1,
@@ -99,14 +139,20 @@ class TopicCampaign(Campaign):
         ("stop", "topics"): 1,
         ("stop", "supervisor"): 1,
     }
-    points_more: ClassVar[tuple[str, ...]] = OF_TOPICS * 6
+    points_more: ClassVar[tuple[str, ...]] = OF_TOPICS * 4 + OF_THIS_LOAD * 10
     report_of: ClassVar[type[Report]] = TopicReport
     report: TopicReport
+    #: what the logs say, once they were compared
+    _changes: Changes | None = None
 
     def _prepare(self, observer: warren.Node) -> None:
         for name, queues in TOPICS.items():
             observer.topic(name, queues=queues)
         observer.topic(PROBE_TOPIC, queues=1)
+        newest = observer.topic(compacted_actors.TOPIC, queues=compacted_actors.QUEUES, compacted=True)
+        declared = Catalog.load(self.directory).topics
+        self._newest_folder = self.directory / "topics" / "compacted" / str(declared[newest.name].id)
+        self._newest_files: dict[str, tuple[int, int]] = {}
         self._node.watch()
 
     def _sizes(self) -> str:
@@ -117,11 +163,43 @@ class TopicCampaign(Campaign):
         }
         return ", ".join(f"{count} in {name}" for name, count in counted.items())
 
+    # -- passes over the compacted topic --------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        super()._count()
+        for queue in range(compacted_actors.QUEUES):
+            try:
+                found = (self._newest_folder / str(queue)).stat()
+            except FileNotFoundError:
+                continue
+            made = found.st_ino, found.st_mtime_ns
+            self.report.passes += self._newest_files.get(str(queue)) != made
+            self._newest_files[str(queue)] = made
+
+    def _hit(self, node: Node, what: str, role: str) -> None:
+        if role != "pass":
+            super()._hit(node, what, role)
+            return
+        deadline = time.monotonic() + PASS_WAIT_S
+        while not self._in_pass():
+            if time.monotonic() > deadline:
+                return
+            self._count()
+            time.sleep(0.002)
+        time.sleep(self.rng.random() ** 2 * 0.2)
+        in_pass = self._in_pass()
+        if self._kill(node, "topics"):
+            self.report.killed_in_pass += in_pass
+
+    def _in_pass(self) -> bool:
+        """Whether a file of newest messages is being written, or was left by who was killed at it."""
+        return any(self._newest_folder.glob("*.new"))
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _drain(self, node: warren.Node) -> None:
         """End the actors, and wait until the worker is done with all that they left in their rings."""
-        self._end_actors(ROLES)
+        self._end_actors((*ROLES, *NEWEST_ROLES))
         self._wait_for_sweep()
 
     def _compare(self, node: warren.Node) -> None:
@@ -144,6 +222,7 @@ class TopicCampaign(Campaign):
             report.violations += judge_group(logs, GROUP_TOPIC, committed)
             report.committed = sum(committed.values())
             self._compare_look_ups(node, there)
+            self._compare_newest(node)
         except Error as error:
             report.violations.append(f"the comparison failed: {type(error).__name__}: {error}")
             return
@@ -180,6 +259,44 @@ class TopicCampaign(Campaign):
                     f"lost: {topic.name}/{queue}:{at} of {high} says {found.status.name}, then {found.next_offset}"
                 )
                 return
+
+    # -- the compacted topic ----------------------------------------------------------------------------------------
+
+    def _compare_newest(self, node: warren.Node) -> None:
+        report, changes = self.report, Changes()
+        for role in NEWEST_ROLES:
+            for entry in self._entries(role):
+                changes.take(entry)
+        report.violations += changes.complaints
+        report.errors.update(changes.errors)
+        topic = node.topic(compacted_actors.TOPIC)
+        try:
+            there = [list(compacted_actors.read_on(topic, queue)) for queue in range(topic.queues)]
+            ended, tombstone_s = time.monotonic(), compacted_actors.TOMBSTONE_S
+            verdict = judge_newest(there, changes, ended=ended, tombstone_s=tombstone_s)
+            report.violations += [f"{topic.name}: {text}" for text in verdict.wrong]
+            self._look_for_newest(topic, there)
+        except ValueError as error:
+            report.violations.append(f"{topic.name}: {error}")
+            return
+        report.newest_confirmed, report.newest_looks = changes.confirmed, changes.looks
+        report.newest_keys, report.newest_gone, report.newest_there = verdict.keys, verdict.gone, verdict.there
+        self._changes = changes
+
+    def _look_for_newest(self, topic: warren.Topic, there: Sequence[Sequence[Kept]]) -> None:
+        """Each key leads to the newest message that was read of it, and each id to its message. Passes go on meanwhile:
+        older ones, and tombstones that had their time, may be gone.
+        """
+        newest = {record.keys: record for records in there for record in records}
+        for record in newest.values():
+            keys = record.keys[:1]
+            found = [one for one in topic.find(keys[0], limit=FIND_MAX) if one.keys == record.keys]
+            by_id = topic.find_id(record.message_id)
+            if record.tombstone and (by_id is None or not found):
+                continue
+            key = f"key {record.keys} of {topic.name}"
+            self._wrong(f"the newest of {key}", record.position, found[0].physical_offset if found else None)
+            self._wrong(f"the id of {key}", record.position, None if by_id is None else by_id.physical_offset)
 
     # -- look-ups ---------------------------------------------------------------------------------------------------
 
@@ -255,11 +372,30 @@ class TopicCampaign(Campaign):
         report.log_bytes = sum(path.stat().st_size for path in (folder / "commitlog").iterdir())
         declared = Catalog.load(self.directory).topics
         topics = {topic.name: (topic.id, topic.queues) for topic in declared.values()}
+        newest_id, queues_n = topics[compacted_actors.TOPIC]
         try:
-            report.violations += differences(folder, topics, self.settings["index_slots"])
+            records = list(logged(folder / "commitlog"))
+            files = newest_in(folder / "compacted", {newest_id: queues_n})
+            minima = {place: file.end for place, file in files.items()}
+            slots = self.settings["index_slots"]
+            report.violations += differences(folder, topics, slots, minima=minima, records=records)
+            newest = [record for record in records if record.topic_id == newest_id]
+            queues = [[record for record in newest if record.queue == queue] for queue in range(queues_n)]
+            self._compare_newest_files(files, queues)
         except BadFileError as error:
             report.violations.append(f"files: {error}")
         report.violations += [f"warren check: {text}" for text in verify(NodeDirectory(self.directory)).problems]
+
+    def _compare_newest_files(
+        self, files: Mapping[tuple[int, int], NewestFile], queues: Sequence[Sequence[Logged]]
+    ) -> None:
+        """`queues`: all that the log has of each."""
+        for (_id, queue), file in files.items():
+            name, log = f"{compacted_actors.TOPIC}/{queue}", queues[queue]
+            self.report.violations += unlike_log(name, file, len(log), log, compacted_actors.TOMBSTONE_S * 1000)
+        if self._changes is not None:
+            tokens = [[record.properties.get("token", "") for record in log] for log in queues]
+            self.report.violations += unlike_the_log(self._changes.seen, tokens)
 
 
 def _positions(wanted: Sequence[There], found: Sequence[warren.Record]) -> tuple[list[int], list[int]]:
