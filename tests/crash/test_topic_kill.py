@@ -3,8 +3,8 @@
 Goal: whoever is killed or stopped at whatever moment, the logs that appenders and readers kept outside of the node
 agree with what can be read, and with the files; and the judge that says so sees what is wrong. Method:
 tools/crash/topic_campaign.py with a seed that is printed (`python -m warren.tools.crash topics --seed …` repeats its
-choices); logs, records and files in which something is wrong. The judge of the compacted topic has its own tests:
-test_compacted_judge.py.
+choices); logs, records and files in which something is wrong. The judges of the compacted topic and of half messages:
+test_compacted_judge.py, test_half_judge.py.
 """
 
 import os
@@ -52,6 +52,9 @@ def test_kill_campaign_of_topics(tmp_path: Path, seed: int) -> None:
     assert report.newest_keys > 0
     assert report.newest_looks > 0
     assert report.passes > 0
+    assert report.prepared > 0
+    assert report.halves_committed > 0
+    assert report.halves_rolled_back > 0
     assert report.probes, "no probe was answered"
 
 

@@ -1,5 +1,5 @@
 """The processes that a kill campaign of topics runs and kills: appenders, readers, a maker of topics that go, a probe;
-and those of compacted_actors.py.
+and those of compacted_actors.py and half_actors.py.
 
 `python -m warren.tools.crash.topic_actors ROLE DIRECTORY LOG SEED`, as actors.py. Lines of their logs, each written
 before what it announces or after what it reports; times are of the machine's monotonic clock:
@@ -11,7 +11,7 @@ before what it announces or after what it reports; times are of the machine's mo
     group     g TOPIC QUEUE OFFSET COUNT CRC            a member of the group was handed these out, in order
               k TOPIC QUEUE OFFSET                      the group has committed up to there
     maker     m TOPIC ROUNDS                            so often a topic was made, used, deleted, and was another one
-    newest-…  of a compacted topic: compacted_judge.py
+    newest-…  of a compacted topic: compacted_judge.py  half-…  of half messages: half_judge.py
     all       b TEXT  a violation                       e TEXT  an error that an actor lived through
               q COUNT  so many answers were right
 
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import warren
-from warren.tools.crash import actors, compacted_actors
+from warren.tools.crash import actors, compacted_actors, half_actors
 from warren.tools.crash.actors import OPERATION_TIMEOUT_S, attached, complain, probing, stopping
 from warren.tools.crash.logs import Log
 from warren.tools.crash.topic_messages import TAGS, TOPICS, Message, body_of, chosen, parsed, queue_of
@@ -555,6 +555,9 @@ def main(argv: list[str]) -> int:
         "maker": lambda directory, log, rng: maker(directory, log, rng, path),
         "newest-appender": compacted_actors.appender,
         "newest-reader": lambda directory, log, rng: compacted_actors.reader(directory, log, rng, path),
+        "half-preparer": half_actors.preparer,
+        "half-checker": half_actors.checker,
+        "half-reader": lambda directory, log, rng: half_actors.reader(directory, log, rng, path),
         "topic-probe": probe,
     }
     return actors.main(argv, roles)

@@ -2,15 +2,16 @@
 
 Appenders, readers, makers of topics and a probe (topic_actors.py) work on a node whose log files, consume queues and
 index files are small, so that all of them roll all the time. One topic more is compacted all the time
-(compacted_actors.py). Actors, the topic worker, the supervisor, the store and the queue workers are killed and stopped
-at random; the topic worker also at its crash points, while it recovers, and while it makes a pass over the compacted
-topic.
+(compacted_actors.py), and two more have half messages (half_actors.py). Actors, the topic worker, the supervisor, the
+store and the queue workers are killed and stopped at random; the topic worker also at its crash points, while it
+recovers, and while it makes a pass over the compacted topic.
 
-Violations, beside those of topic_judge.py and compacted_judge.py
+Violations, beside those of topic_judge.py, compacted_judge.py and half_judge.py
   what a reader finds at any time is not what a message says of itself, has holes, a wrong order, or goes back
   what was confirmed cannot be read, or found by a key, its time or its id, by whoever asks afterwards, in any process
   a topic that was made again shows something of before
   at the end: a look-up by key, tag, time or id gives anything but what the records say
+  at the end: a half message that is pending cannot be committed, or rolled back; or is there then twice, or is not
   in the files (topic_files.py): a unit or a key that is missing, stale or doubled; `warren check` finds a problem
   in files of newest messages (compacted_files.py): anything but what the log says
 
@@ -32,16 +33,17 @@ import warren
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
-from warren.tools.crash import compacted_actors
+from warren.tools.crash import compacted_actors, half_actors
 from warren.tools.crash.campaign import SETTINGS, Campaign
 from warren.tools.crash.compacted_files import NewestFile, newest_in, unlike_log
 from warren.tools.crash.compacted_judge import Changes, Kept, judge_newest, unlike_the_log
+from warren.tools.crash.half_judge import PUT_ASIDE, Halves, judge_halves, judge_outcomes, outcomes_of
 from warren.tools.crash.points import OF_TOPICS
 from warren.tools.crash.report import Report
 from warren.tools.crash.topic_actors import FIND_MAX, GROUP, GROUP_RELEASE_S, GROUP_TOPIC, PROBE_TOPIC
 from warren.tools.crash.topic_files import differences
 from warren.tools.crash.topic_judge import Logs, There, Topics, judge, judge_group
-from warren.tools.crash.topic_log import BadFileError, Logged, logged
+from warren.tools.crash.topic_log import SYSTEM, BadFileError, Logged, walked
 from warren.tools.crash.topic_messages import TAGS, TOPICS, parsed
 from warren.tools.crash.victims import Node
 from warren.workers.cli.check import verify
@@ -50,8 +52,9 @@ from warren.workers.cli.check import verify
 LOOKS = 400
 ROLES = ("appender", "group", "reader", "maker", "topic-probe")
 NEWEST_ROLES = ("newest-appender", "newest-reader")
-#: crash points on the way of passes, which this load comes to all the time
-OF_THIS_LOAD = ("compact_written", "compact_renamed", "retain_raised")
+HALF_ROLES = ("half-preparer", "half-checker", "half-reader")
+#: crash points on the way of passes and half messages, which this load comes to all the time
+OF_THIS_LOAD = ("compact_written", "compact_renamed", "retain_raised", "topic_half_finished")
 #: how long a kill waits for a pass that it can meet
 PASS_WAIT_S = 2.0
 
@@ -76,6 +79,14 @@ class TopicReport(Report):
     newest_there: int = 0
     passes: int = 0  #: that gave a file of newest messages another content, as far as they were seen
     killed_in_pass: int = 0
+    #: of half messages
+    prepared: int = 0
+    halves_committed: int = 0
+    halves_rolled_back: int = 0
+    halves_put_aside: int = 0
+    halves_checked: int = 0
+    halves_asked: int = 0
+    halves_pending: int = 0
 
     def _sums(self) -> list[str]:
         there = f"{self.received:,} there, {self.unconfirmed_there:,} of them never confirmed"
@@ -86,11 +97,17 @@ class TopicReport(Report):
             f" are gone, {self.newest_there:,} messages there; {self.newest_looks:,} looks; {self.passes:,} passes"
             f" seen, {self.killed_in_pass:,} kills in one"
         )
+        halves = (
+            f"{self.prepared:,} prepared, {self.halves_committed:,} committed, {self.halves_rolled_back:,} rolled back,"
+            f" {self.halves_put_aside:,} put aside, {self.halves_pending:,} pending; {self.halves_asked:,} answers"
+            f" finished {self.halves_checked:,}"
+        )
         return [
             f"topics: {self.confirmed:,} confirmed, {there}; {none}",
             f"readers: {self.reads:,} right answers, {seen}; {self.rounds:,} topics made again",
             f"group: {self.committed:,} committed",
             f"compacted: {newest}",
+            f"half messages: {halves}",
             f"at the end: {self.keys:,} keys and {self.looks:,} other look-ups; {self.log_bytes >> 10:,} KiB of log",
         ]
 
@@ -112,11 +129,15 @@ class TopicCampaign(Campaign):
         "compaction_keys": 10,
         "compaction_tombstone_s": compacted_actors.TOMBSTONE_S,
         "compaction_bytes_per_s": 1 << 19,
+        "half_after_s": half_actors.AFTER_S,
+        "half_interval_s": half_actors.INTERVAL_S,
+        "half_checks_max": half_actors.CHECKS_MAX,
+        "half_outcomes_kept": 1_000_000,
     }
     actor_module: ClassVar[str] = "warren.tools.crash.topic_actors"
     actor_roles: ClassVar[tuple[tuple[str, int], ...]] = (
         ("appender", 3), ("group", 3), ("reader", 2), ("maker", 1), ("topic-probe", 1),
-        ("newest-appender", 2), ("newest-reader", 2),
+        ("newest-appender", 2), ("newest-reader", 2), ("half-preparer", 2), ("half-checker", 1), ("half-reader", 1),
     )  # fmt: skip
     weights: ClassVar[dict[tuple[str, str], int]] = {
         ("kill", "appender"): 5,
@@ -125,6 +146,9 @@ class TopicCampaign(Campaign):
         ("kill", "maker"): 1,
         ("kill", "newest-appender"): 2,
         ("kill", "newest-reader"): 1,
+        ("kill", "half-preparer"): 3,
+        ("kill", "half-checker"): 1,
+        ("kill", "half-reader"): 1,
         ("kill", "pass"): 3,
         ("kill", "topics"): 7,
         ("again", "topics"): 3,
@@ -136,6 +160,7 @@ class TopicCampaign(Campaign):
         ("stop", "appender"): 1,
         ("stop", "reader"): 1,
         ("stop", "group"): 1,
+        ("stop", "half-checker"): 1,
         ("stop", "topics"): 1,
         ("stop", "supervisor"): 1,
     }
@@ -144,12 +169,15 @@ class TopicCampaign(Campaign):
     report: TopicReport
     #: what the logs say, once they were compared
     _changes: Changes | None = None
+    _halves: Halves | None = None
 
     def _prepare(self, observer: warren.Node) -> None:
         for name, queues in TOPICS.items():
             observer.topic(name, queues=queues)
         observer.topic(PROBE_TOPIC, queues=1)
         newest = observer.topic(compacted_actors.TOPIC, queues=compacted_actors.QUEUES, compacted=True)
+        for name, queues in half_actors.TOPICS.items():
+            observer.topic(name, queues=queues)
         declared = Catalog.load(self.directory).topics
         self._newest_folder = self.directory / "topics" / "compacted" / str(declared[newest.name].id)
         self._newest_files: dict[str, tuple[int, int]] = {}
@@ -199,7 +227,7 @@ class TopicCampaign(Campaign):
 
     def _drain(self, node: warren.Node) -> None:
         """End the actors, and wait until the worker is done with all that they left in their rings."""
-        self._end_actors((*ROLES, *NEWEST_ROLES))
+        self._end_actors((*ROLES, *NEWEST_ROLES, *HALF_ROLES))
         self._wait_for_sweep()
 
     def _compare(self, node: warren.Node) -> None:
@@ -223,6 +251,7 @@ class TopicCampaign(Campaign):
             report.committed = sum(committed.values())
             self._compare_look_ups(node, there)
             self._compare_newest(node)
+            self._compare_halves(node)
         except Error as error:
             report.violations.append(f"the comparison failed: {type(error).__name__}: {error}")
             return
@@ -230,11 +259,11 @@ class TopicCampaign(Campaign):
         report.unconfirmed_there = verdict.unconfirmed_there
         report.received = sum(len(records) for queues in there.values() for records in queues)
 
-    def _everything(self, node: warren.Node) -> Topics:
-        """All records of all topics, by offset."""
+    def _everything(self, node: warren.Node, topics: Mapping[str, int] = TOPICS) -> Topics:
+        """All records of these topics, by offset."""
         return {
             name: [list(self._read(node.topic(name), queue)) for queue in range(queues)]
-            for name, queues in TOPICS.items()
+            for name, queues in topics.items()
         }
 
     def _read(self, topic: warren.Topic, queue: int) -> Iterator[There]:
@@ -297,6 +326,58 @@ class TopicCampaign(Campaign):
             key = f"key {record.keys} of {topic.name}"
             self._wrong(f"the newest of {key}", record.position, found[0].physical_offset if found else None)
             self._wrong(f"the id of {key}", record.position, None if by_id is None else by_id.physical_offset)
+
+    # -- half messages ----------------------------------------------------------------------------------------------
+
+    def _compare_halves(self, node: warren.Node) -> None:
+        report, halves = self.report, Halves()
+        for role in HALF_ROLES:
+            for entry in self._entries(role):
+                halves.take(entry)
+        report.violations += halves.complaints
+        report.errors.update(halves.errors)
+        pending = {name: self._pending(node.topic(name)) for name in half_actors.TOPICS}
+        there = self._everything(node, half_actors.TOPICS)
+        verdict = judge_halves(there, pending, halves)
+        report.violations += verdict.wrong
+        self._compare_look_ups(node, there)
+        report.prepared, report.halves_pending = verdict.prepared, verdict.pending
+        report.halves_committed, report.halves_rolled_back = verdict.committed, verdict.rolled_back
+        report.halves_checked, report.halves_asked = verdict.checked, halves.questions
+        self._finish_all(node, pending, halves)
+        self._halves = halves
+
+    def _pending(self, topic: warren.Topic) -> dict[str, str]:
+        """Token → id of those that are listed."""
+        found: dict[str, str] = {}
+        for half in topic.halves(half_actors.LISTED_MAX):
+            message = parsed(half.body)
+            if message is None or (message.topic, message.keys) != (topic.name, half.keys) or message.token in found:
+                self.report.violations.append(
+                    f"wrong: half message {half.message_id} is {half.keys} {half.body[:60]!r}"
+                )
+                continue
+            found[message.token] = half.message_id
+        return found
+
+    def _finish_all(self, node: warren.Node, pending: Mapping[str, Mapping[str, str]], halves: Halves) -> None:
+        """What is pending can still be committed, and is there once then, and rolled back, and is nowhere."""
+        for name, ids in pending.items():
+            topic = node.topic(name)
+            for number, (token, id) in enumerate(ids.items()):
+                half = halves.by_token.get(token)
+                if half is None:
+                    continue  # it was complained of
+                if number % 2:
+                    topic.half(id).rollback()
+                    half.rollbacks, half.rolled_back = half.rollbacks + 1, True
+                else:
+                    at = topic.half(id).commit()
+                    half.commits += 1
+                    half.committed.add((at.queue, at.offset, at.physical_offset))
+            self._wrong(f"half messages of {name} that are pending", [], topic.halves())
+        left: dict[str, dict[str, str]] = {name: {} for name in pending}
+        self.report.violations += judge_halves(self._everything(node, half_actors.TOPICS), left, halves).wrong
 
     # -- look-ups ---------------------------------------------------------------------------------------------------
 
@@ -374,7 +455,8 @@ class TopicCampaign(Campaign):
         topics = {topic.name: (topic.id, topic.queues) for topic in declared.values()}
         newest_id, queues_n = topics[compacted_actors.TOPIC]
         try:
-            records = list(logged(folder / "commitlog"))
+            log = list(walked(folder / "commitlog"))
+            records = [record for record in log if record.topic not in SYSTEM]
             files = newest_in(folder / "compacted", {newest_id: queues_n})
             minima = {place: file.end for place, file in files.items()}
             slots = self.settings["index_slots"]
@@ -382,6 +464,7 @@ class TopicCampaign(Campaign):
             newest = [record for record in records if record.topic_id == newest_id]
             queues = [[record for record in newest if record.queue == queue] for queue in range(queues_n)]
             self._compare_newest_files(files, queues)
+            self._compare_outcomes(log)
         except BadFileError as error:
             report.violations.append(f"files: {error}")
         report.violations += [f"warren check: {text}" for text in verify(NodeDirectory(self.directory)).problems]
@@ -396,6 +479,14 @@ class TopicCampaign(Campaign):
         if self._changes is not None:
             tokens = [[record.properties.get("token", "") for record in log] for log in queues]
             self.report.violations += unlike_the_log(self._changes.seen, tokens)
+
+    def _compare_outcomes(self, log: Sequence[Logged]) -> None:
+        """What the log says of half messages."""
+        if self._halves is None:
+            return
+        prepared, outcomes = outcomes_of(log)
+        self.report.violations += judge_outcomes(prepared, outcomes, self._halves, ())
+        self.report.halves_put_aside = sum(outcome.kind == PUT_ASIDE for outcome in outcomes)
 
 
 def _positions(wanted: Sequence[There], found: Sequence[warren.Record]) -> tuple[list[int], list[int]]:

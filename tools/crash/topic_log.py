@@ -134,6 +134,11 @@ def _record(data: bytes) -> Logged | None:
     )
 
 
+def is_commit(record: Logged) -> bool:
+    """Whether a record is a half message that was committed."""
+    return record.topic not in SYSTEM and record.flags & OUTCOME == COMMITTED
+
+
 class Waits:
     """What the log says of messages that wait, or waited."""
 
@@ -144,9 +149,7 @@ class Waits:
         self.outcomes: defaultdict[int, list[Logged]] = defaultdict(list)  #: by the half message's position
         self.came: defaultdict[int, list[Logged]] = defaultdict(list)  #: by the position of the record that waited
         for record in records:
-            if record.topic in (HALF_OVER, HALF_ASIDE) or (
-                record.topic not in SYSTEM and record.flags & OUTCOME == COMMITTED
-            ):
+            if record.topic in (HALF_OVER, HALF_ASIDE) or is_commit(record):
                 self.outcomes[record.prepared].append(record)
             elif record.topic not in SYSTEM and record.prepared:
                 self.came[record.prepared - 1].append(record)

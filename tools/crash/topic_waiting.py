@@ -18,7 +18,7 @@ from pathlib import Path
 
 from warren.tools.crash.topic_content import is_genuine, number_of
 from warren.tools.crash.topic_life import Row
-from warren.tools.crash.topic_log import COMMITTED, HALF_ASIDE, OUTCOME, BadFileError, Waits
+from warren.tools.crash.topic_log import HALF_ASIDE, BadFileError, Waits, is_commit
 from warren.tools.crash.topic_truth import DELAYED, Batch, TopicTruth
 from warren.tools.crash.topic_truth import HALF as PREPARED
 
@@ -104,7 +104,7 @@ class Waiting(Waits):
                 yield f"half message {number} was prepared at {said}, and is at {position}"
             position = said
         outcomes = self.outcomes.get(position, []) if position is not None else []
-        committed = [outcome.flags & OUTCOME == COMMITTED for outcome in outcomes]
+        committed = [is_commit(outcome) for outcome in outcomes]
         if len(outcomes) > 1:
             yield f"half message {number} was finished {len(outcomes)} times"
         if (outcomes or number in places.found) and not finishes:
