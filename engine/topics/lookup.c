@@ -82,6 +82,8 @@ wr_message_kind wr_topic_lookup_half(wr_topic_reader *r, uint64_t position, uint
 int wr_topic_lookup_begin(wr_topic_lookup *l, wr_topic_reader *reader, wr_text key, int64_t since, int64_t until) {
     *l = (wr_topic_lookup){.reader = reader, .key = key, .since = since, .until = until};
     reader->damage.file[0] = 0;
+    reader->newest_ahead = false;
+    l->minima = reader->compacted ? wr_newest_minima(reader) : 0;
     wr_topic_reader_catch_up(reader, wr_topic_reader_unshown(reader));
     /* SYNC index-newest: pairs with show_index; a file of that name has it by now */
     wr_index_reader_expect(reader->index, reader->rows ? atomic_load_explicit(&reader->rows->index_newest, memory_order_acquire) : 0);
@@ -152,6 +154,10 @@ static bool was_given(const wr_topic_lookup *l, uint64_t position) {
         else high = middle;
     }
     return low < l->given_n && l->given[low] == position;
+}
+
+bool wr_topic_lookup_whole(const wr_topic_lookup *l) {
+    return !l->reader->compacted || (!l->reader->newest_ahead && l->minima == wr_newest_minima(l->reader));
 }
 
 void wr_topic_lookup_end(wr_topic_lookup *l) {

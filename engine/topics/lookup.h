@@ -20,6 +20,7 @@ typedef struct {
     uint64_t newest;     /* below this position */
     uint64_t *given;     /* of a compacted topic: positions of what the index gave, falling. A pass may have it in a file by then */
     uint32_t given_n, given_max;
+    uint64_t minima; /* the sum of its queues' minima when it began */
 } wr_topic_lookup;
 
 /* Look for a key, which stays where it is until the end. 0 or an errno. */
@@ -28,6 +29,10 @@ int wr_topic_lookup_begin(wr_topic_lookup *lookup, wr_topic_reader *reader, wr_t
 /* The next message, whose bytes last until the next call. THERE; NONE: no more; DAMAGED: an index file is, or a message
  * (reader->damage; the next call goes on behind it); or ERROR. */
 wr_message_kind wr_topic_lookup_next(wr_topic_lookup *lookup, wr_record *record, const uint8_t **bytes, int *error);
+
+/* Whether it saw one moment of a compacted topic. Else a pass ended meanwhile: a message that was alive all the time may have been left out, for one
+ * that took its place lies where the look-up had been before. Then it is made anew. */
+bool wr_topic_lookup_whole(const wr_topic_lookup *lookup);
 
 /* Give back its memory. */
 void wr_topic_lookup_end(wr_topic_lookup *lookup);

@@ -13,7 +13,8 @@
 static int look(wr_mapped_file *file, int fd) {
     struct stat found;
     if (fstat(fd, &found) != 0) return errno;
-    if (found.st_size == 0 && ftruncate(fd, (off_t)file->bytes) != 0) return errno;
+    while (found.st_size == 0 && ftruncate(fd, (off_t)file->bytes) != 0)
+        if (errno != EINTR) return errno;
     if (found.st_size != 0 && (uint64_t)found.st_size != file->bytes) return ESTALE;
     file->device = found.st_dev;
     file->inode = found.st_ino;

@@ -62,6 +62,7 @@ static wr_message_kind have_file(wr_topic_reader *r, uint32_t queue, uint64_t mi
     }
     oldest->used = ++r->uses;
     *file = oldest->file;
+    if (oldest->file->id.end > minimum) r->newest_ahead = true;
     return WR_MESSAGE_THERE;
 }
 
@@ -123,6 +124,14 @@ static bool next_queue(wr_topic_reader *r, uint32_t *queue, wr_topic_bounds *b, 
         else return !*error;
         return false;
     }
+}
+
+uint64_t wr_newest_minima(wr_topic_reader *r) {
+    wr_topic_bounds b;
+    uint64_t sum = 0;
+    int error;
+    for (uint32_t queue = 0; next_queue(r, &queue, &b, &error); queue++) sum += b.minimum;
+    return sum;
 }
 
 wr_message_kind wr_newest_at(wr_topic_reader *r, uint64_t position, wr_record *record, const uint8_t **bytes, int *error) {

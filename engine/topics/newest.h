@@ -30,6 +30,9 @@ wr_message_kind wr_newest_at(wr_topic_reader *reader, uint64_t position, wr_reco
 /* Of all queues: the message below its queue's minimum with the highest position below `below` that may have the key of this hash. */
 wr_message_kind wr_newest_find(wr_topic_reader *reader, uint32_t hash, uint64_t below, wr_record *record, const uint8_t **bytes, int *error);
 
+/* The sum of the queues' minima: it rises with the end of each pass. */
+uint64_t wr_newest_minima(wr_topic_reader *reader);
+
 /* How much of a queue lies below its minimum, which is not 0: the first offset (the minimum: nothing does), and how many messages there are in its file,
  * which has what is alive below *end. THERE, DAMAGED or ERROR. */
 wr_message_kind wr_newest_count(wr_topic_reader *reader, uint32_t queue, uint64_t minimum, uint64_t *first, uint64_t *n, uint64_t *end, int *error);

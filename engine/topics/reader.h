@@ -68,6 +68,7 @@ typedef struct {
     uint8_t node[16];
     wr_topic_newest_open newest[WR_TOPIC_NEWEST_OPEN];
     uint64_t uses;
+    bool newest_ahead; /* such a file was used that has more than its queue's minimum says: a pass is just ending */
     wr_topic_row **watched; /* rows of queues that are waited for together, by their numbers; NULL: not looked for yet */
     uint32_t watched_n;
     wr_topic_damage damage; /* of the last call */

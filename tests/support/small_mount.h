@@ -14,4 +14,11 @@ static inline bool small_mount(const char *place, unsigned long bytes) {
     snprintf(options, sizeof options, "size=%lu", bytes);
     return mount("none", place, "tmpfs", 0, options) == 0;
 }
+/* What a call says when there is room again: a system may give back the place of removed files a moment later. The call is evaluated again and again. */
+#define WITH_ROOM(call)                                                                       \
+    ({                                                                                        \
+        int error_ = ENOSPC;                                                                  \
+        for (int n_ = 0; n_ < 1000 && (error_ = (call)) == ENOSPC; n_++) usleep(10000);       \
+        error_;                                                                               \
+    })
 #endif

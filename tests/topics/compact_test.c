@@ -935,6 +935,84 @@ static void a_pass_meets_a_look_up(void) {
     rig_end(&g);
 }
 
+/* What a look-up gives: the places in the rig of messages with a key; and how many of them lay in the file. `meanwhile`: called when it has given so
+ * many of those. */
+static uint32_t look_up(const rig *g, wr_topic_reader *reader, uint32_t key, uint8_t *given, bool *whole, uint32_t after, void (*meanwhile)(void)) {
+    wr_topic_lookup lookup;
+    wr_record record;
+    const uint8_t *bytes;
+    int error = 0;
+    uint32_t n = 0;
+    memset(given, 0, RIG_RECORDS_MAX);
+    CHECK(wr_topic_lookup_begin(&lookup, reader, (wr_text){(const uint8_t *)rig_keys[key], (uint32_t)strlen(rig_keys[key])}, INT64_MIN, INT64_MAX) == 0);
+    while (wr_topic_lookup_next(&lookup, &record, &bytes, &error) == WR_MESSAGE_THERE) {
+        uint32_t i = 0;
+        while (i < g->n && g->records[i].position != record.physical_offset) i++;
+        CHECK(i < g->n && rig_same(&g->records[i], &record, bytes) && !given[i]);
+        given[i] = 1;
+        if (lookup.in_files && ++n == after) meanwhile();
+    }
+    CHECK(!error);
+    *whole = wr_topic_lookup_whole(&lookup);
+    wr_topic_lookup_end(&lookup);
+    return n;
+}
+
+static rig meeting;
+static kept meeting_all;
+static wr_topic_reader *meeting_plain;
+
+static void a_pass_ends(void) {
+    fill(&meeting, 200, 300, 20);
+    compact(&meeting, meeting_plain, &meeting_all, 1000 + meeting.n, meeting.next[ROW]);
+    atomic_store(&wr_topic_row_at(meeting.rows, meeting.row[ROW])->minimum, meeting_all.end);
+}
+
+/* All lies in the file, and another one gets its name while a key is looked for there: what was replaced meanwhile by what lies behind it may be
+ * missing, and it says so. One that is made anew has it all. Also between the file's name and the rise of the minimum. */
+static void a_pass_ends_under_a_look_up_in_files(void) {
+    static uint8_t given[RIG_RECORDS_MAX];
+    rig *g = &meeting;
+    rig_begin(g, FILE_BYTES, RING_BYTES, 50);
+    wr_topic_reader *reader = reader_of(g, false);
+    meeting_plain = reader_of(g, false);
+    wr_newest_begin(reader, node);
+    meeting_all = (kept){.n = 0};
+    a_pass_ends();
+    uint32_t missing = 0;
+    for (uint32_t key = 0; key < RIG_KEYS; key++) {
+        bool whole;
+        const uint32_t before = look_up(g, reader, key, given, &whole, 0, NULL);
+        CHECK(whole);
+        if (before < 2) continue;
+        look_up(g, reader, key, given, &whole, 1, a_pass_ends);
+        CHECK(!whole);
+        bool lacks = false;
+        for (uint32_t j = 0; j < meeting_all.n; j++) lacks |= has_one(&g->records[meeting_all.all[j].record], key) && !given[meeting_all.all[j].record];
+        missing += lacks;
+        look_up(g, reader, key, given, &whole, 0, NULL);
+        CHECK(whole);
+        for (uint32_t j = 0; j < meeting_all.n; j++) CHECK(!has_one(&g->records[meeting_all.all[j].record], key) || given[meeting_all.all[j].record]);
+    }
+    CHECK(missing);
+    bool whole;
+    wr_topic_row *row = wr_topic_row_at(g->rows, g->row[ROW]);
+    const uint64_t minimum = atomic_load(&row->minimum);
+    a_pass_ends();
+    wr_topic_reader *fresh = reader_of(g, false);
+    wr_newest_begin(fresh, node);
+    atomic_store(&row->minimum, minimum); /* not yet */
+    look_up(g, fresh, 0, given, &whole, 0, NULL);
+    CHECK(!whole);
+    atomic_store(&row->minimum, meeting_all.end);
+    look_up(g, fresh, 0, given, &whole, 0, NULL);
+    CHECK(whole);
+    wr_topic_reader_free(fresh);
+    wr_topic_reader_free(reader);
+    wr_topic_reader_free(meeting_plain);
+    rig_end(g);
+}
+
 int main(int argc, char **argv) {
     scratch_begin("compact_test", argc, argv);
     const unsigned open_before = descriptors();
@@ -950,6 +1028,7 @@ int main(int argc, char **argv) {
     readers_see_the_newest(false, 6000);
     a_reader_that_falls_behind();
     a_pass_meets_a_look_up();
+    WITHOUT_THREADS(a_pass_ends_under_a_look_up_in_files());
     CHECK(descriptors() == open_before);
     scratch_end();
     return 0;

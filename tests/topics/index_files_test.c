@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #define FOLDER "index"
 #define KEYS 9
@@ -588,7 +589,7 @@ static void on_a_small_disk(void) {
     CHECK(wr_index_files_sync(files, &mark) == 0);
     CHECK(wr_index_files_remove(files, listed[n - 1].position, &removed) == 0 && removed);
     uint32_t had = n;
-    while (n < had + 2000 && !(error = put(files, n))) n++;
+    while (n < had + 2000 && !(error = WITH_ROOM(put(files, n)))) n++;
     if (n != had + 2000) fprintf(stderr, "%u keys, then %u more: %s\n", had, n - had, strerror(error));
     CHECK(n == had + 2000);
     expect(reader, had, n);
@@ -605,6 +606,54 @@ static void a_full_disk_is_an_error_that_passes(void) {
         _exit(0);
     }
     ended_well(child);
+}
+
+/* ---- syncs that fail ---- */
+
+static uint32_t syncs_left = UINT32_MAX; /* before one fails */
+static int sync_error;
+
+/* The core's, too: the program's own functions come before the library's. */
+int msync(void *at, size_t bytes, int flags) {
+    if (!syncs_left) {
+        errno = sync_error;
+        return -1;
+    }
+    syncs_left--;
+    return (int)syscall(SYS_msync, at, bytes, flags);
+}
+
+/* The system forgets what it could not write: a sync that failed once is never followed by one that did not, whatever the error was. The next
+ * writer puts again what the last mark does not have. */
+static void a_sync_that_failed_stays(void) {
+    static const int errors[] = {EIO, ENOSPC, EDQUOT, ENOMEM};
+    for (uint32_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        for (uint32_t before = 0; before < 3; before++) { /* a file that is full, or the newest one */
+            const uint32_t slots = 3, entries = 10;
+            wr_index_mark mark, now;
+            uint64_t from;
+            bool lost;
+            make_list();
+            wr_index_files *files = begin(slots, entries, NULL, false, &lost, &from);
+            for (uint32_t n = 0; n < 5; n++) CHECK(put(files, n) == 0);
+            CHECK(wr_index_files_sync(files, &mark) == 0);
+            for (uint32_t n = 5; n < 25; n++) CHECK(put(files, n) == 0);
+            sync_error = errors[i];
+            syncs_left = before;
+            CHECK(wr_index_files_sync(files, &now) == EIO);
+            syncs_left = UINT32_MAX;
+            CHECK(wr_index_files_sync(files, &now) == EIO);
+            wr_index_files_free(files);
+            files = begin(slots, entries, &mark, false, &lost, &from);
+            for (uint32_t n = first_at(from); n < 25; n++) CHECK(put(files, n) == 0);
+            CHECK(wr_index_files_sync(files, &mark) == 0);
+            wr_index_reader *reader = wr_index_reader_new(scratch_fd, FOLDER, slots, entries, true);
+            CHECK(reader);
+            expect(reader, 0, 25);
+            wr_index_reader_free(reader);
+            wr_index_files_free(files);
+            scratch_empty();
+        }
 }
 
 static void without_memory(void) {
@@ -644,6 +693,7 @@ int main(int argc, char **argv) {
     damage_is_made_again_from_the_log();
     a_file_that_is_not_there_is_missed();
     a_full_disk_is_an_error_that_passes();
+    a_sync_that_failed_stays();
     without_memory();
     scratch_end();
     return 0;

@@ -323,8 +323,10 @@ static void on_a_small_disk(void) {
     CHECK(wr_queue_reader_get(reader, n, &unit, 1, &found) == 0 && found == 0);
     CHECK(wr_queue_files_sync(files, &durable) == 0 && durable == n);
     CHECK(wr_queue_files_remove(files, n, &removed) == 0 && removed == (n - 1) / entries && removed);
-    CHECK(put(others[0], 0, 0) == 0);
+    CHECK(WITH_ROOM(put(others[0], 0, 0)) == 0);
     uint64_t had = n;
+    CHECK(WITH_ROOM(put(files, n, 0)) == 0);
+    n++;
     while (n < had + entries && !(error = put(files, n, 0))) n++;
     CHECK(n > had);
     for (uint64_t k = had / entries * entries; k < n; k++) {
