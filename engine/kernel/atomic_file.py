@@ -162,6 +162,18 @@ def explain_any(error: Exception, doing: str) -> Exception:
 
 
 @contextlib.contextmanager
+def limits_explained(doing: str) -> Iterator[None]:
+    """What the system has no more of (descriptors, memory, threads) is raised as SystemLimit; the rest as it is."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        told = error if isinstance(error, OSError) and not is_limit(error) else explain_any(error, doing)
+        if told is error:
+            raise
+        raise told from error
+
+
+@contextlib.contextmanager
 def file_explained(doing: str) -> Iterator[None]:
     """What the system refuses of files inside is raised as the Warren error for it; what is one stays as it is."""
     try:

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -943,6 +944,40 @@ def test_settings_are_checked(start: Starter, tmp_path: Path) -> None:
     assert len(node.pids()) == 6
     node.stop()
     assert NodeDirectory(tmp_path / "node").read().settings.workers == 3
+
+
+#: refuses one of the system's calls, for want of descriptors or memory; what the supervisor raises is printed
+REFUSING = """
+import errno, importlib, sys
+from warren.engine.errors import SystemLimit
+from warren.workers.node.options import Options
+from warren.workers.node.supervise import supervise
+
+def refuse(*_args, **_named):
+    raise MemoryError if sys.argv[3] == "ENOMEM" else OSError(errno.EMFILE, "Too many open files")
+
+module, _, name = sys.argv[2].partition(".")
+setattr(importlib.import_module(module), name, refuse)
+try:
+    supervise(sys.argv[1], Options())
+except SystemLimit as error:
+    print(error)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("socket.socketpair", "EMFILE"), ("os.pidfd_open", "ENOMEM"), ("socket.socket", "EMFILE"), ("os.mkdir", "ENOMEM")],
+)
+def test_a_start_without_descriptors_or_memory_says_so(tmp_path: Path, call: str, error: str) -> None:
+    directory = tmp_path / "node"
+    words = [sys.executable, "-c", REFUSING, str(directory), call, error]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert f"cannot start the node of {directory}" in done.stdout or "cannot make" in done.stdout
+    assert ("ulimit -n" if error == "EMFILE" else "free memory") in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_new_settings_wait_for_a_cold_start(start: Starter) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, check_running
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, LimitError, NodeNotRunning
+from warren.engine.kernel.atomic_file import limits_explained
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
@@ -37,22 +38,26 @@ def supervise(
     """Be the supervisor of a directory until the node ends; returns the exit code of the process.
 
     `ready` is called once with a line for people when the node runs (also by one that lost the race and need not).
-    Raises DirectoryInUse, UsageError, StoreError and its kinds, LimitError.
+    Raises DirectoryInUse, UsageError, StoreError and its kinds, LimitError, SystemLimit.
     """
     raise_descriptors()
     directory = NodeDirectory(path)
     if options.successor and not directory.exists():
         raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
-    prepare(directory, options.changes)
-    while not _lock(directory, options):
-        if _serves(directory, options.changes):
-            other = options.idle_exit not in (None, directory.read_launch().idle_exit)
-            ready(f"a node runs for {directory.path} already{', with the --idle-exit of its start' if other else ''}")
-            return 0
-    options.locked()
+    starting = f"cannot start the node of {directory.path}"
+    with limits_explained(starting):
+        prepare(directory, options.changes)
+        while not _lock(directory, options):
+            if _serves(directory, options.changes):
+                other = options.idle_exit not in (None, directory.read_launch().idle_exit)
+                with_other = ", with the --idle-exit of its start" if other else ""
+                ready(f"a node runs for {directory.path} already{with_other}")
+                return 0
+        options.locked()
     try:
         while True:
-            supervisor = Supervisor(directory, options, servers, ready)
+            with limits_explained(starting):
+                supervisor = Supervisor(directory, options, servers, ready)
             code = supervisor.run()
             if not supervisor.begin_anew:
                 return code

@@ -41,6 +41,7 @@ from warren.engine.errors import (
     Error,
     StoreError,
 )
+from warren.engine.kernel.atomic_file import limits_explained
 from warren.engine.kernel.paths import queues_of
 from warren.engine.saying import Repeats, counted, readable
 from warren.ipc import names
@@ -142,7 +143,8 @@ class Supervisor:
         wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         try:
             try:
-                self._open()
+                with limits_explained(f"cannot start the node of {self.directory.path}"):
+                    self._open()
             except BaseException as error:
                 self._abandon()
                 logs.end(terminal_only=True)  # who started it prints the error itself
