@@ -216,6 +216,19 @@ def test_what_was_retried_waits_for_those_before_it(topic: warren.Topic) -> None
     assert topic.group("g")["retry"]["delayed"] == 5
 
 
+def test_what_did_not_match_before_it_holds_up_no_retried_message(topic: warren.Topic) -> None:
+    topic.append_many([b"%d" % n for n in range(9)], tags=["x", "x", "y", "x", "y", "x", "x", "y", "x"], queue=0)
+    with topic.reader(group="g", commit="manual", tags="y") as reader:
+        for _ in range(2):
+            reader.retry(reader.get(TIMEOUT), delay=3600)
+            reader.commit()
+        reader.retry(reader.get(TIMEOUT), delay=3600)
+    assert topic.group("g")["queues"][0]["committed"] == 9
+    with topic.reader(group="h", commit="manual", tags="y") as reader:
+        reader.retry(reader.get(TIMEOUT), delay=3600)
+    assert topic.group("h")["queues"][0]["committed"] == 4
+
+
 def test_a_seek_is_not_committed_by_a_retry(topic: warren.Topic) -> None:
     topic.append_many([b"%d" % n for n in range(4)], queue=0)
     with topic.reader(group="g", commit="manual") as reader:

@@ -39,10 +39,11 @@ class Place:
     given: int = 0
     position: int = 0
     fetched: int = 0
+    settled: int = 0  #: nothing before this was handed out and is not committed: what did not match lies before it
     retried: set[int] = field(default_factory=set)  #: offsets, of messages that were handed out
 
     def __post_init__(self) -> None:
-        self.done = self.given = self.position = self.fetched = self.begin
+        self.done = self.given = self.position = self.fetched = self.settled = self.begin
 
     @property
     def owes(self) -> bool:
@@ -54,6 +55,12 @@ class Place:
         self.begin = self.done = self.given = self.position = self.fetched = offset
         self.kept = UNKNOWN
         self.retried.clear()
+
+    def passed(self, offset: int) -> None:
+        """Nothing below this is handed out any more."""
+        self.position = self.fetched = offset
+        if not self.owes:
+            self.settled = offset
 
     def was_retried(self, offset: int) -> None:
         """A message that was handed out lies in the retry topic, or among the dead letters."""
@@ -151,8 +158,9 @@ class Places:
 
     def retried(self) -> dict[int, int]:
         """What was retried directly behind what is committed: offsets by queue."""
-        known = [place for place in self._all.values() if place.pinned and place.kept in place.retried]
-        return {place.queue: place.behind_retried(place.kept) for place in known}
+        known = [place for place in self._all.values() if place.pinned and place.kept != UNKNOWN]
+        behind = {place.queue: (max(place.kept, place.settled), place) for place in known}
+        return {queue: place.behind_retried(at) for queue, (at, place) in behind.items() if at in place.retried}
 
     def handed_out(self) -> dict[int, int]:
         """What was handed out and not committed."""

@@ -357,7 +357,7 @@ class Reader:
 
     def _pass(self, place: Place, offset: int) -> None:
         """Nothing of a queue below this is handed out any more."""
-        place.position = place.fetched = offset
+        place.passed(offset)
         if not any(handed is place for handed in self._handed):
             place.done = offset
 
