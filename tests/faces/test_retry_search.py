@@ -1,15 +1,16 @@
 """Goal: a message that a group gives back (`reader.retry`) is never passed by: at every moment it is handled, a dead
 letter, or somewhere from where a reader of the group gets it, whoever is killed when, and whatever append fails.
 
-Method: the true places of a reader (faces/group_places.py), of a topic and of its retry topic, moved as a reader with
-commit="auto" moves them; all orders of steps are searched: hand out, handle, retry (confirmed; failed; appended without
-a confirm), a message that comes, commit, kill. With a rule broken the search finds the message that is lost.
+Method: the true places of a reader (faces/group_places.py), of a topic and of its retry topic, moved as a reader moves
+them, that commits by itself or by hand; all orders of steps are searched: hand out, handle, retry (confirmed; failed;
+appended without a confirm), a message that comes, commit, close, kill. With a rule broken the search finds the message
+that is lost.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,7 +33,7 @@ class State(NamedTuple):
     later: tuple[tuple[int, int], ...] = ()  #: those that are to come
     handled: int = 0  #: a bit each
     dead: int = 0
-    places: tuple[tuple[int, ...], ...] | None = None  #: of the reader that there is
+    places: tuple[tuple[Any, ...], ...] | None = None  #: of the reader that there is
     hand: Hand | None = None
     kills: int = 0
     failures: int = 0
@@ -41,8 +42,8 @@ class State(NamedTuple):
 class Search:
     """All states of a queue with so many messages, each of which comes again so often at most."""
 
-    def __init__(self, messages: int, tries: int, kills: int, failures: int) -> None:
-        self.messages, self.tries = messages, tries
+    def __init__(self, messages: int, tries: int, kills: int, failures: int, manual: bool = False) -> None:
+        self.messages, self.tries, self.manual = messages, tries, manual
         self.start = State(kills=kills, failures=failures)
         self.puts_back = True  #: a rule that can be broken: what could not be appended is handed out again
         self.confirms_first = True  #: another one: it counts as done when it is confirmed
@@ -56,14 +57,17 @@ class Search:
         for fields in s.places:
             places, place = Places(), Place(0, 1, 0, 0)
             for name, value in zip(Place.__slots__, fields, strict=True):
-                setattr(place, name, value)
+                setattr(place, name, set(value) if name == "retried" else value)
             places.add(place)
             found.append(places)
         return found
 
     @staticmethod
-    def kept(places: list[Places]) -> tuple[tuple[int, ...], ...]:
-        return tuple(astuple(of.all()[0]) for of in places)
+    def kept(places: list[Places]) -> tuple[tuple[Any, ...], ...]:
+        return tuple(
+            tuple(tuple(sorted(value)) if isinstance(value, set) else value for value in astuple(of.all()[0]))
+            for of in places
+        )
 
     def message(self, s: State, source: int, offset: int) -> tuple[int, int]:
         return (offset, 0) if source == OWN else s.again[offset]
@@ -88,10 +92,11 @@ class Search:
         place.given = place.position = place.fetched = offset + 1
         return s._replace(places=self.kept(places), hand=Hand(source, offset, False))
 
-    def commit(self, s: State) -> State:
+    def commit(self, s: State, says_so: bool = False) -> State:
+        """What is due by itself; or what a program commits by hand."""
         places, committed = self.places(s), list(s.committed)
         for source, of in enumerate(places):
-            due = of.done()
+            due = of.handed_out() if says_so else of.retried() if self.manual else of.done()
             of.were_committed(due)
             committed[source] = due.get(0, committed[source])
         return s._replace(places=self.kept(places), committed=(committed[0], committed[1]))
@@ -101,6 +106,12 @@ class Search:
         if times >= self.tries:
             return s._replace(dead=s.dead | 1 << message)
         return s._replace(later=tuple(sorted((*s.later, (message, times + 1)))))
+
+    def given_back(self, s: State, hand: Hand) -> State:
+        after = self.appended(s, hand)
+        places = self.places(after)
+        places[hand.source].to_retry(0, hand.offset).was_retried(hand.offset)
+        return after._replace(places=self.kept(places), hand=hand._replace(passed=True))
 
     def put_back(self, s: State, hand: Hand) -> State:
         places = self.places(s)
@@ -120,11 +131,14 @@ class Search:
             return
         if s.kills:
             yield "it is killed", s._replace(places=None, hand=None, kills=s.kills - 1)
+            yield "it is closed", self.commit(s)._replace(places=None, hand=None, kills=s.kills - 1)
         committed = self.commit(s)
         if committed != s:
             yield "it commits", committed
         hand = s.hand
         if hand is None or hand.passed:
+            if self.manual and (by_hand := self.commit(s, True)) != s:
+                yield "the program commits", by_hand
             ends = (self.messages, len(s.again))
             for source, of in enumerate(self.places(s)):
                 # hand_out first says that what was at hand is done; a queue that was put back begins there
@@ -133,7 +147,7 @@ class Search:
             return
         message, _times = self.message(s, hand.source, hand.offset)
         yield f"{message} is handled", s._replace(handled=s.handled | 1 << message, hand=hand._replace(passed=True))
-        yield f"{message} is given back", self.appended(s, hand)._replace(hand=hand._replace(passed=True))
+        yield f"{message} is given back", self.given_back(s, hand)
         if s.kills:
             killed = self.appended(s, hand)._replace(places=None, hand=None, kills=s.kills - 1)
             yield f"{message} is given back, and the reader killed", killed
@@ -158,7 +172,7 @@ class Search:
         while waiting and len(came) < most:
             s = waiting.popleft()
             after = list(self.steps(s))
-            if all(name == "it is killed" for name, _after in after):
+            if all(name in ("it is killed", "it is closed") for name, _after in after):
                 ends += 1
                 unfinished = (1 << self.messages) - 1 & ~(s.handled | s.dead)
                 if unfinished:
@@ -184,11 +198,12 @@ class Search:
 STATES = 60_000
 
 
+@pytest.mark.parametrize("manual", [False, True], ids=["auto", "manual"])
 @pytest.mark.parametrize(
     ("messages", "tries", "kills", "failures"), [(2, 2, 0, 0), (2, 1, 1, 0), (2, 0, 1, 1), (2, 1, 0, 1)]
 )
-def test_none_disappears(messages: int, tries: int, kills: int, failures: int) -> None:
-    states, ends, broken = Search(messages, tries, kills, failures).run(STATES)
+def test_none_disappears(messages: int, tries: int, kills: int, failures: int, manual: bool) -> None:
+    states, ends, broken = Search(messages, tries, kills, failures, manual).run(STATES)
     print(f"{states} states, {ends} ends")
     assert not broken
     assert ends
