@@ -8,6 +8,7 @@ Files are read by the tables of the formats (support/topic_tables.py).
 """
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -295,7 +296,7 @@ def test_killed_at_any_instant_each_is_finished_once(
     chance = random.Random(seed)
     node.log_file_bytes, node.halves_max, node.half_outcomes = 1 << 18, 1 << 20, 1 << 20
     program = Program(node, chance)
-    for _ in range(TRIES):
+    for tried in itertools.count(1):
         pid = node.child()
         until = time.monotonic() + chance.random() * 0.4
         while time.monotonic() < until:
@@ -304,6 +305,8 @@ def test_killed_at_any_instant_each_is_finished_once(
         assert reap(pid) == -signal.SIGKILL
         if chance.random() < 0.2:
             node.folder.halves.unlink(missing_ok=True)
+        if tried >= TRIES and len(program.answers) > 20:  # a busy machine needs more
+            break
     with living(node) as life:
         appender = program.appender
         life.until(lambda: appender.get("synced") > max(program.sent, default=-1))
@@ -316,7 +319,6 @@ def test_killed_at_any_instant_each_is_finished_once(
         assert pending(life) == 0
     judge(node, program.told)
     assert None not in program.told.values()
-    assert len(program.answers) > 20
 
 
 @pytest.mark.parametrize("point", [point for point in CRASH_POINTS if point.startswith("topic_hal")])

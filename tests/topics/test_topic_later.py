@@ -163,7 +163,7 @@ def test_killed_at_any_instant_each_comes_once(node: TopicNode, seed: int) -> No
     node.log_file_bytes, node.delayed_max = 1 << 18, 1 << 20  # nothing is refused, however fast the machine is
     appender = node.appender()
     sent: dict[bytes, tuple[int, dict[str, str]]] = {}
-    for _ in range(TRIES):
+    for tried in itertools.count(1):
         pid = node.child()
         until = time.monotonic() + chance.random() * 0.4
         while time.monotonic() < until:
@@ -175,10 +175,11 @@ def test_killed_at_any_instant_each_comes_once(node: TopicNode, seed: int) -> No
                 sent[body] = (queue, properties)
         os.kill(pid, signal.SIGKILL)
         assert reap(pid) == -signal.SIGKILL
+        if tried >= TRIES and len(sent) > 100:  # a busy machine needs more
+            break
     with living(node) as life:
         life.until(lambda: appender.get("synced") == len(sent) and not pending(life))
     came_once(node, sent)
-    assert len(sent) > 100
 
 
 @pytest.mark.parametrize("point", [point for point in CRASH_POINTS if point.startswith("topic_later")])
