@@ -25,7 +25,7 @@ from warren.workers.process.control import ControlClient
 
 from support.command_line import warren
 from support.said import without_waiting
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -474,7 +474,9 @@ def test_stop_by_force(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 def test_stress_with_kills_counts_every_message(tmp_path: Path, seed: int) -> None:
-    words = ("--seconds", 8, "--kill", "producer,consumer,store,worker", "--kill-every", 0.8, "--seed", seed, "--json")
+    seconds = 8 * patience()  # a busy machine takes that long to confirm something, and to kill somebody
+    kill = ("--kill", "producer,consumer,store,worker", "--kill-every", 0.8)
+    words = ("--seconds", seconds, *kill, "--seed", seed, "--json")
     verdict = warren("stress", *words, environment={"TMPDIR": str(tmp_path)}).json()
     assert isinstance(verdict, dict)
     assert verdict["good"]
@@ -485,7 +487,8 @@ def test_stress_with_kills_counts_every_message(tmp_path: Path, seed: int) -> No
 
 @pytest.mark.crash
 def test_stress_of_a_topic_with_kills_counts_every_message(tmp_path: Path, seed: int) -> None:
-    words = ("--topic", "--seconds", 8, "--kill", "producer,consumer,topics", "--kill-every", 0.8, "--seed", seed)
+    kill = ("--kill", "producer,consumer,topics", "--kill-every", 0.8)
+    words = ("--topic", "--seconds", 8 * patience(), *kill, "--seed", seed)
     verdict = warren("stress", *words, "--json", environment={"TMPDIR": str(tmp_path)}).json()
     assert isinstance(verdict, dict)
     assert verdict["good"]
