@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,6 +214,7 @@ class Campaign:
         self.places = [_Place("producer", i) for i in range(options.producers)]
         self.places += [_Place("consumer", i) for i in range(options.consumers)]
         self.kills = dict.fromkeys(options.kill, 0)
+        self.shots: list[tuple[float, str]] = []  # when which server was killed
         self.failures: list[str] = []
 
     def start(self, place: _Place) -> None:
@@ -254,17 +256,33 @@ class Campaign:
         return text.splitlines()[-1] if text else "nothing was said"
 
     def shoot(self) -> None:
-        """Kill one process of a random kind, if one is there."""
+        """Kill one process of a random kind, if one is there. Servers that were killed so often in the last minute that
+        the supervisor would give them up soon are left alone.
+        """
+        from warren.workers.node.children import (
+            DEATHS_MAX,
+            DEATHS_WINDOW_S,
+        )  # here: producers and consumers need it not
+
         kind = self.random.choice(self.options.kill)
-        pids = [place.process.pid for place in self.places if place.kind == kind and place.process and not place.done]
+        pids = {
+            place.process.pid: "" for place in self.places if place.kind == kind and place.process and not place.done
+        }
+        now = time.monotonic()
         if kind in ROLES:
             with contextlib.suppress(Error):
-                status = self.call("status")
-                pids = [item["pid"] for item in status["processes"] if item["role"] == ROLES[kind] and item["pid"]]
-        if pids:
+                processes = [item for item in self.call("status")["processes"] if item["role"] == ROLES[kind]]
+                named = kind != "supervisor"  # which may die as often as it likes
+                pids = {item["pid"]: f"{kind} {item['index']}" if named else "" for item in processes if item["pid"]}
+        self.shots = [(when, name) for when, name in self.shots if now - when < DEATHS_WINDOW_S]
+        shots = Counter(name for _when, name in self.shots)
+        targets = [pid for pid, name in pids.items() if not name or shots[name] < DEATHS_MAX - 2]
+        if targets:
+            pid = self.random.choice(targets)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.random.choice(pids), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
                 self.kills[kind] += 1
+                self.shots.append((now, pids[pid]))
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask the supervisor."""
@@ -448,7 +466,8 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.5,
         metavar="SECONDS",
-        help="time between kills (0.5); up to 10 times that until something is confirmed",
+        help="time between kills (0.5); up to 10 times that until something is confirmed; a server is killed 8 times a "
+        "minute at most, for one that dies 10 times ends the node",
     )
     parser.add_argument(
         "--drain-timeout", type=float, default=60.0, metavar="SECONDS", help="longest wait at the end (60)"

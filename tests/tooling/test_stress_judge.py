@@ -3,6 +3,9 @@
 Method: logs made by hand, each with one thing wrong; the right ones hold kills as they happen.
 """
 
+import os
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 from warren.engine._core import Position
 from warren.engine.errors import UsageError
 from warren.tools import stress_topic
-from warren.tools.stress import BODY, CONFIRMED, RECEIVED, Verdict, _options, body_of, judge, known
+from warren.tools.stress import BODY, CONFIRMED, RECEIVED, Campaign, Verdict, _options, body_of, judge, known
 
 
 def verdict_of(confirmed: list[tuple[Any, ...]], received: list[tuple[Any, ...]]) -> Verdict:
@@ -145,3 +148,21 @@ def test_what_is_no_body_is_not_whole() -> None:
 def test_what_is_killed_has_to_be_there(words: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         _options(words)
+
+
+def test_no_server_is_killed_so_often_that_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor ends the node of a server that dies ten times a minute: that is no verdict on its messages."""
+    shooting = Campaign(_options(["--kill", "worker,store,supervisor"]), tmp_path, tmp_path)
+    named = [("queue_worker", 0), ("queue_worker", 1), ("store", 0), ("supervisor", 0)]
+    processes = [{"role": role, "index": index, "pid": 100 + pid} for pid, (role, index) in enumerate(named)]
+    monkeypatch.setattr(shooting, "call", lambda _op: {"processes": processes})
+    killed: Counter[int] = Counter()
+    monkeypatch.setattr(os, "kill", lambda pid, _signal: killed.update([pid]))
+    for _ in range(300):
+        shooting.shoot()
+    assert {pid: count for pid, count in killed.items() if pid != 103} == dict.fromkeys((100, 101, 102), 8)
+    assert killed[103] > 8
+    shooting.shots = [(when - 61, name) for when, name in shooting.shots]
+    for _ in range(300):
+        shooting.shoot()
+    assert killed[102] == 16
