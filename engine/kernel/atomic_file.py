@@ -162,18 +162,6 @@ def explain_any(error: Exception, doing: str) -> Exception:
 
 
 @contextlib.contextmanager
-def limits_explained(doing: str) -> Iterator[None]:
-    """What the system has no more of (descriptors, memory, threads) is raised as SystemLimit; the rest as it is."""
-    try:
-        yield
-    except (OSError, MemoryError, RuntimeError) as error:
-        told = error if isinstance(error, OSError) and not is_limit(error) else explain_any(error, doing)
-        if told is error:
-            raise
-        raise told from error
-
-
-@contextlib.contextmanager
 def file_explained(doing: str) -> Iterator[None]:
     """What the system refuses of files inside is raised as the Warren error for it; what is one stays as it is."""
     try:
@@ -185,11 +173,15 @@ def file_explained(doing: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(doing: str) -> Iterator[None]:
-    """What the system refuses inside is raised as the Warren error for it."""
+def explained(doing: str, *, limits_alone: bool = False) -> Iterator[None]:
+    """What the system refuses inside is raised as the Warren error for it. `limits_alone`: an OSError only where it
+    says that there are no more descriptors, or no more memory.
+    """
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:
+        if limits_alone and isinstance(error, OSError) and not is_limit(error):
+            raise
         told = explain_any(error, doing)
         if told is error:
             raise

@@ -5,6 +5,7 @@ disk or memory. Each call has a client and a thread of its own, and must return 
 a timeout is given TIMEOUT_S; the rest has the node's call_timeout.
 """
 
+import abc
 import asyncio
 import contextlib
 import os
@@ -48,12 +49,34 @@ def at_last(call: Callable[[], T]) -> T:
     return wait_until(answered, 30, what="an answer in time")[0]
 
 
-class Hand:
-    """What a call has to do with: a node, a queue with messages, some of them in hand, and a store."""
+class Attached(abc.ABC):
+    """A call's own client."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name = name
         self.node = warren.attach(directory, call_timeout=TIMEOUT_S)
+
+    @abc.abstractmethod
+    async def opened(self, node: warren.aio.Node) -> tuple[Any, ...]:
+        """What a call in asyncio is given."""
+
+    async def awaited(self, call: Callable[..., Any]) -> None:
+        node = await warren.aio.attach(self.node.directory, timeout=10, call_timeout=TIMEOUT_S)
+        try:
+            await call(*await self.opened(node))
+        finally:
+            await node.close()
+
+
+def in_asyncio(call: Callable[..., Any]) -> Callable[[Attached], object]:
+    return lambda hand: asyncio.run(hand.awaited(call))
+
+
+class Hand(Attached):
+    """What a call has to do with: a node, a queue with messages, some of them in hand, and a store."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(directory, name)
         self.queue = at_last(lambda: self.node.queue(name))
         self.tasks = at_last(lambda: self.node.work_queue(f"{name}-tasks"))
         self.store = at_last(self.node.store)
@@ -72,20 +95,15 @@ class Hand:
             for _ in range(5000):
                 self.queue.put(b"x" * 1000, durability="none", wait=False)
 
-    async def awaited(self, call: Callable[[warren.aio.Node, warren.aio.Queue], Any]) -> None:
-        node = await warren.aio.attach(self.node.directory, timeout=10, call_timeout=TIMEOUT_S)
-        try:
-            await call(node, await node.queue(self.name))
-        finally:
-            await node.close()
+    async def opened(self, node: warren.aio.Node) -> tuple[Any, ...]:
+        return node, await node.queue(self.name)
 
 
-class TopicHand:
+class TopicHand(Attached):
     """What a call has to do with: a node, and a topic with messages, a group, readers, a half message and a queue."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        self.name = name
-        self.node = warren.attach(directory, call_timeout=TIMEOUT_S)
+        super().__init__(directory, name)
         self.topic = at_last(lambda: self.node.topic(name, queues=1))
         self.queue = at_last(lambda: self.node.queue(f"{name}-q"))
 
@@ -107,16 +125,8 @@ class TopicHand:
             for _ in range(5000):
                 self.topic.append(b"x" * 1000, durability="none", wait=False)
 
-    async def awaited(self, call: Callable[[warren.aio.Topic], Any]) -> None:
-        node = await warren.aio.attach(self.node.directory, timeout=10, call_timeout=TIMEOUT_S)
-        try:
-            await call(await node.topic(self.name))
-        finally:
-            await node.close()
-
-
-def in_asyncio_topic(call: Callable[[warren.aio.Topic], Any]) -> Callable[[TopicHand], object]:
-    return lambda hand: asyncio.run(hand.awaited(call))
+    async def opened(self, node: warren.aio.Node) -> tuple[Any, ...]:
+        return (await node.topic(self.name),)
 
 
 TOPIC_CALLS: dict[str, Callable[[TopicHand], object]] = {
@@ -153,12 +163,12 @@ TOPIC_CALLS: dict[str, Callable[[TopicHand], object]] = {
     "declare": lambda hand: hand.node.topic(f"{hand.name}-new"),
     "bind_topic": lambda hand: hand.node.bind_topic(hand.topic, "amq.fanout"),
     "delete topic": lambda hand: hand.topic.delete(),
-    "aio append": in_asyncio_topic(lambda topic: topic.append(b"x", timeout=TIMEOUT_S)),
-    "aio append ahead": in_asyncio_topic(lambda topic: topic.append(b"x", wait=False)),
-    "aio append_many": in_asyncio_topic(lambda topic: topic.append_many([b"x"] * 50, timeout=TIMEOUT_S)),
-    "aio prepare": in_asyncio_topic(lambda topic: topic.prepare(b"x", timeout=TIMEOUT_S)),
-    "aio read": in_asyncio_topic(lambda topic: topic.read(0, 100, timeout=TIMEOUT_S)),
-    "aio halves": in_asyncio_topic(lambda topic: topic.halves()),
+    "aio append": in_asyncio(lambda topic: topic.append(b"x", timeout=TIMEOUT_S)),
+    "aio append ahead": in_asyncio(lambda topic: topic.append(b"x", wait=False)),
+    "aio append_many": in_asyncio(lambda topic: topic.append_many([b"x"] * 50, timeout=TIMEOUT_S)),
+    "aio prepare": in_asyncio(lambda topic: topic.prepare(b"x", timeout=TIMEOUT_S)),
+    "aio read": in_asyncio(lambda topic: topic.read(0, 100, timeout=TIMEOUT_S)),
+    "aio halves": in_asyncio(lambda topic: topic.halves()),
     "close": lambda hand: hand.node.close(),
 }
 #: the same with a full ring
@@ -179,10 +189,6 @@ OF_A_TOPIC = (
     *("half rollback", "halves", "commit"),
     *("aio append", "aio append ahead", "aio append_many", "aio prepare", "aio halves"),
 )
-
-
-def in_asyncio(call: Callable[[warren.aio.Node, warren.aio.Queue], Any]) -> Callable[[Hand], object]:
-    return lambda hand: asyncio.run(hand.awaited(call))
 
 
 CALLS: dict[str, Callable[[Hand], object]] = {

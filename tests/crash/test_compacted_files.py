@@ -150,6 +150,15 @@ def _with_a_higher_end(found: CompactedFile) -> None:
     found.end += 1
 
 
+def changed(compacted: Compacted, folder: Path, change: Callable[[CompactedFile], None]) -> Path:
+    """A copy of the file, with one thing wrong."""
+    found = decode(compacted.path.read_bytes())
+    change(found)
+    path = folder / "0"
+    path.write_bytes(found.encode())
+    return path
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("change", "says"),
@@ -163,22 +172,20 @@ def _with_a_higher_end(found: CompactedFile) -> None:
 def test_a_file_that_is_not_what_the_log_says_is_seen(
     compacted: Compacted, tmp_path: Path, change: Callable[[CompactedFile], None], says: str
 ) -> None:
-    found = decode(compacted.path.read_bytes())
-    change(found)
-    path = tmp_path / "0"
-    path.write_bytes(found.encode())
+    path = changed(compacted, tmp_path, change)
     said = compacted.wrong(path)
     assert (says in said) if says else not said, said
 
 
 @pytest.mark.integration
 def test_tombstones_may_go_when_they_had_their_time(compacted: Compacted, tmp_path: Path) -> None:
-    found = decode(compacted.path.read_bytes())
     gone = [n for n, one in enumerate(compacted.file().records) if not one.body]
-    for n in reversed(gone):
-        _without(found, n)
-    path = tmp_path / "0"
-    path.write_bytes(found.encode())
+
+    def without_tombstones(found: CompactedFile) -> None:
+        for n in reversed(gone):
+            _without(found, n)
+
+    path = changed(compacted, tmp_path, without_tombstones)
     assert compacted.wrong(path, 0) == ""
     assert compacted.wrong(path).count("was the newest below its end") == len(gone)
 
@@ -227,10 +234,7 @@ def _twice(found: CompactedFile) -> None:
 def test_tables_that_are_not_those_of_the_records_are_seen(
     compacted: Compacted, tmp_path: Path, change: Callable[[CompactedFile], None], says: str
 ) -> None:
-    found = decode(compacted.path.read_bytes())
-    change(found)
-    path = tmp_path / "0"
-    path.write_bytes(found.encode())
+    path = changed(compacted, tmp_path, change)
     with pytest.raises(BadFileError, match=says):
         compacted.file(path)
 

@@ -158,9 +158,12 @@ class Places:
 
     def retried(self) -> dict[int, int]:
         """What was retried directly behind what is committed: offsets by queue."""
-        known = [place for place in self._all.values() if place.pinned and place.kept != UNKNOWN]
-        behind = {place.queue: (max(place.kept, place.settled), place) for place in known}
-        return {queue: place.behind_retried(at) for queue, (at, place) in behind.items() if at in place.retried}
+        found: dict[int, int] = {}
+        for place in self._all.values():
+            begin = max(place.kept, place.settled)
+            if place.pinned and place.kept != UNKNOWN and begin in place.retried:
+                found[place.queue] = place.behind_retried(begin)
+        return found
 
     def handed_out(self) -> dict[int, int]:
         """What was handed out and not committed."""

@@ -24,7 +24,7 @@ from warren.engine.topics import control
 from warren.engine.topics.formats import HALF_COMMITTED, HALF_PUT_ASIDE
 from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.client.client import STORE_HOST
-from warren.workers.faces.topic_reading import TopicReading
+from warren.workers.faces.topic_reading import TopicReading, named
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
@@ -99,7 +99,7 @@ class Half:
             try:
                 found = asked(self._client, request, control.Finished, timeout)
             except (HalfNotFound, TimedOut) as error:
-                raise type(error)(f"topic {self.topic!r}: {error}") from None
+                raise named(error, self.topic) from None
             with self._lock:
                 self._finished = found
         if (found.kind == HALF_COMMITTED) is not commit:
@@ -181,7 +181,7 @@ def listed(reading: TopicReading, limit: int, timeout: float | EllipsisType | No
         try:
             told = asked(reading.client, request, control.Halves, left_s)
         except TimedOut as error:
-            raise TimedOut(f"topic {reading.declared.name!r}: {error}") from None
+            raise named(error, reading.declared.name) from None
         found += [message_of(reading, one) for one in told.halves[: left - len(found)]]
         more = told.more
         if told.halves:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from warren.workers.client.client import Client
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Error)
 P = ParamSpec("P")
 
 #: how long a thread sleeps before it looks whether the worker was restarted, or the client closed
@@ -461,6 +462,12 @@ class TopicReading:
         elif not file.startswith("commitlog/"):
             advice = f"{advice}; {AGAIN}"
         return CorruptRecord(self.client.directory.path / TOPICS / file, position, expected, there, advice)
+
+
+def named(error: E, topic: str) -> E:
+    """The same error, with the name of the topic."""
+    begin = f"topic {topic!r}: "
+    return error if str(error).startswith(begin) else type(error)(f"{begin}{error}")
 
 
 def data_loss(topic: str, queue: int, wanted: int, minimum: int) -> DataLoss:

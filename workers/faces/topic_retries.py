@@ -33,6 +33,7 @@ from warren.engine.errors import (
 from warren.workers.client import retried
 from warren.workers.client.retried import Appended, Stands
 from warren.workers.faces.group_places import not_handed_out
+from warren.workers.faces.topic_reading import named
 
 if TYPE_CHECKING:
     from warren.engine.catalog.topics import TopicDeclaration
@@ -241,7 +242,7 @@ class Retries:
                     handle.append_again(*to, _left(deadline))
                     return
                 except TimedOut as error:
-                    raise TimedOut(f"topic {name!r}: {error}") from None
+                    raise named(error, name) from None
 
 
 def _left(deadline: float | None) -> float | None:

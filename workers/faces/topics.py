@@ -29,7 +29,7 @@ from warren.workers.faces.topic_halves import LISTED, Half, HalfMessage, half_of
 from warren.workers.faces.topic_halves import listed as halves_listed
 from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Reader, Start
-from warren.workers.faces.topic_reading import ReadResult, TopicReading
+from warren.workers.faces.topic_reading import ReadResult, TopicReading, named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,7 +184,7 @@ class Topic:
                 timeout = time_left(lost, timeout)
                 self._renew()
             except TimedOut as error:
-                raise self._named(error) from None
+                raise named(error, self.name) from None
 
     @overload
     def append_many(
@@ -276,7 +276,7 @@ class Topic:
                 timeout = time_left(lost, timeout)
                 self._renew()
             except TimedOut as error:
-                raise self._named(error) from None
+                raise named(error, self.name) from None
 
     @overload
     def append_arrow(
@@ -616,7 +616,7 @@ class Topic:
                 timeout = time_left(lost, timeout)
                 self._renew()
             except TimedOut as error:
-                raise self._named(error) from None
+                raise named(error, self.name) from None
             else:
                 assert isinstance(place, Position)
                 return Half(self._client, self.name, handle.topic, place.message_id, place.physical_offset)
@@ -634,10 +634,6 @@ class Topic:
         TopicNotFound, ClosedError.
         """
         return self._ask(halves_listed, limit, timeout)
-
-    def _named(self, error: TimedOut) -> TimedOut:
-        """The same error, with the name of this topic."""
-        return named(error, self.name)
 
 
 def _unpickled(place: Place, declared: TopicDeclaration) -> Topic:
@@ -661,12 +657,6 @@ def reader_of(
     """A reader as `topic.reader` makes it, which joins its group with its first call."""
     told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
     return Reader(topic._client, topic.name, *told, join=False)
-
-
-def named(error: TimedOut, topic: str) -> TimedOut:
-    """The same error, with the name of the topic."""
-    begin = f"topic {topic!r}: "
-    return error if str(error).startswith(begin) else type(error)(f"{begin}{error}")
 
 
 def turn_of(topic: Topic) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, check_running
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, LimitError, NodeNotRunning
-from warren.engine.kernel.atomic_file import limits_explained
+from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
@@ -45,7 +45,7 @@ def supervise(
     if options.successor and not directory.exists():
         raise ClosedError(f"nothing is left of the node of {directory.path} that could be taken over")
     starting = f"cannot start the node of {directory.path}"
-    with limits_explained(starting):
+    with explained(starting, limits_alone=True):
         prepare(directory, options.changes)
         while not _lock(directory, options):
             if _serves(directory, options.changes):
@@ -56,7 +56,7 @@ def supervise(
         options.locked()
     try:
         while True:
-            with limits_explained(starting):
+            with explained(starting, limits_alone=True):
                 supervisor = Supervisor(directory, options, servers, ready)
             code = supervisor.run()
             if not supervisor.begin_anew:

@@ -41,7 +41,7 @@ from warren.engine.errors import (
     Error,
     StoreError,
 )
-from warren.engine.kernel.atomic_file import limits_explained
+from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.paths import queues_of
 from warren.engine.saying import Repeats, counted, readable
 from warren.ipc import names
@@ -143,7 +143,7 @@ class Supervisor:
         wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         try:
             try:
-                with limits_explained(f"cannot start the node of {self.directory.path}"):
+                with explained(f"cannot start the node of {self.directory.path}", limits_alone=True):
                     self._open()
             except BaseException as error:
                 self._abandon()
