@@ -11,18 +11,20 @@ import concurrent.futures
 import multiprocessing
 import random
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import pytest
 
 import warren
 import warren.aio
 from warren import ReadStatus
 
-from support.real_node import RealNode
-from support.waiting import patience
+from support.real_node import RealNode, frozen
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -164,6 +166,30 @@ def test_what_was_confirmed_is_found_whenever_the_worker_is_killed(own: RealNode
         finally:
             over.set()
         assert all(producer.result() for producer in sent)
+
+
+def test_what_a_worker_confirmed_that_this_client_never_saw_is_waited_for(own: RealNode) -> None:
+    """It served while the client did not ask, ended in order, and took its memory along; the next one is to come."""
+    with (
+        warren.attach(own.directory) as node,
+        warren.attach(own.directory) as other,
+        concurrent.futures.ThreadPoolExecutor(KINDS + 1) as pool,
+    ):
+        topic = node.topic("t", queues=QUEUES)
+        check(topic, topic.append(b"1", key="1"), b"1", "1", 0)
+        own.kill("topic_worker")
+        where = other.topic("t").append(b"2", key="2", queue=1)
+        ending = psutil.Process(own.pids()["topic_worker"])
+        with frozen(own, "supervisor"):  # which starts the next one
+            ending.terminate()
+            wait_until(lambda: ending.status() == psutil.STATUS_ZOMBIE, 30)
+            looks = [pool.submit(check, topic, where, b"2", "2", kind) for kind in range(KINDS)]
+            held = pool.submit(topic.hold, 1, where.offset)
+            time.sleep(0.1)  # who does not wait answers now
+        for looked in looks:
+            looked.result(60 * patience())
+        with held.result(60 * patience()) as hold:
+            assert (hold.start, hold.end) == (where.offset, where.offset + 1)
 
 
 def test_in_asyncio_too(own: RealNode) -> None:

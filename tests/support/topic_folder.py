@@ -26,6 +26,7 @@ class Place:
 
     def __init__(self, folder: TopicFolder) -> None:
         self._folder = folder
+        self.past = False
         self._reader: _core.TopicReader | None = None
 
     def take(self, topic: TopicDeclaration) -> _core.TopicReader:

@@ -373,8 +373,9 @@ class Attachment:
             close_region(region)
 
     def topics(self) -> TopicPlace:
-        """Where topics are read from, of the topic worker's present incarnation; of the one before while there is no
-        other yet. Raises PeerLost, OSError, AttachmentLost (by another thread, just now).
+        """Where topics are read from, of the topic worker's present incarnation; of an earlier one while there is no
+        other yet (`past`, when another has served since). Raises PeerLost, OSError, AttachmentLost (by another thread,
+        just now).
         """
         server = self.superblock.topic_server
         place, generation = self._topics, self.superblock.server_get(server, "generation")
@@ -388,8 +389,9 @@ class Attachment:
                     return place
                 try:
                     return self._open_topics(generation)
-                except RegionError as error:  # it begins, was restarted once more, or died
+                except RegionError as error:  # it has ended in order, or was restarted once more
                     if place is not None:
+                        place.past = True
                         return place
                     if self.superblock.server_get(server, "state") == SERVER_FAILED:
                         raise given_up(self.directory, self.superblock.role_of(server)) from error

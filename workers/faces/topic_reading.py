@@ -4,7 +4,8 @@ A read answers by a status (ReadStatus) where there is nothing to give, and says
 not hold the bytes that were written to it is a CorruptRecord, or with damage="skip" passed by, and named in the answer.
 
 What was confirmed before a call is seen by it: the core waits until that is shown, mostly some microseconds. When the
-worker was killed in between, the next one shows it: `_ask` asks that one, for CATCH_UP_S at most.
+worker was killed in between, or one has served and gone that this process never saw, the next one shows it: `_ask` asks
+that one, for CATCH_UP_S at most.
 
 A topic that was deleted, and perhaps made again, is TopicNotFound: what is there now is another one. While the topic
 worker is restarted the log is read as far as it went. A start may make derived files again: what looks damaged
@@ -307,16 +308,7 @@ class TopicReading:
         return Hold(holds, number, queue, first, stop)
 
     def _settle_hold(self, queue: int, first: int, position: int) -> None:
-        attachment = self.client.attachment()
-        place = attachment.topics()
-        reader = place.take(self.declared)
-        try:
-            if position >= 0:
-                settle(reader, position)
-            bounds = reader.bounds(queue)
-        finally:
-            place.give(self.declared, reader)
-        low = bounds[0] if bounds is not None else self.offsets(queue)[0]
+        low = self._ask(_settled, queue, position)
         if low > first and not self.declared.compacted:
             raise data_loss(self.declared.name, queue, first, low)
 
@@ -396,7 +388,7 @@ class TopicReading:
                 reader = place.take(self.declared)
                 try:
                     answer = call(reader, *args, **names)
-                    behind = reader.behind
+                    behind = reader.behind or place.past
                 finally:
                     place.give(self.declared, reader)
                 if answer is not None and not behind and not _is_damage(answer):
@@ -407,6 +399,8 @@ class TopicReading:
                     continue  # of a worker of the past, which knew less, or whose files have gone
                 until = until or time.monotonic() + catch_up_s
                 if behind and time.monotonic() < until and self._is_served():
+                    if place.past:
+                        time.sleep(0.002)  # the core waits for what this worker has not shown, and for no other's
                     continue
                 if starting and _is_damage(answer):
                     if time.monotonic() >= until:
@@ -462,6 +456,14 @@ class TopicReading:
         elif not file.startswith("commitlog/"):
             advice = f"{advice}; {AGAIN}"
         return CorruptRecord(self.client.directory.path / TOPICS / file, position, expected, there, advice)
+
+
+def _settled(reader: _core.TopicReader, queue: int, position: int) -> int | None:
+    """The first offset of a queue, when retention has seen the hold of a position (-1: of none). None: no such queue."""
+    if position >= 0:
+        settle(reader, position)
+    bounds = reader.bounds(queue)
+    return None if bounds is None else bounds[0]
 
 
 def named(error: E, topic: str) -> E:
