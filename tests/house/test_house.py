@@ -198,7 +198,8 @@ def test_descriptors_of_warren_files_are_found(before: Census, tmp_path: Path) -
 def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether this run is the only one on the machine, whatever goes on there."""
     only = request.param == "alone"
-    monkeypatch.setattr(leaks, "_is_of_another_run", lambda *_: not only)
+    for what in ("_is_of_another_run", "_is_beside_another_run"):
+        monkeypatch.setattr(leaks, what, lambda *_: not only)
     return only
 
 

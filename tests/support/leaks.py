@@ -53,6 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _known: dict[int, float] = {}  # every pid of ours that a census has seen, and when one saw that it was gone
 _foreign: set[object] = set()  # nodes, names, segments and semaphores that were seen to be another run's: they stay so
 _strangers: dict[tuple[int, int], bool] = {}  # pid and begin of another run's processes → whether its nodes are known
+_others: "dict[tuple[int, int], Entry | None]" = {}  # pid and inode of /proc/PID → the same of what is not ours for sure
 
 
 class Maker(NamedTuple):
@@ -83,11 +84,13 @@ class Census:
     processes: dict[psutil.Process, str] = field(default_factory=dict)  # ours
     descriptors: dict[int, str] = field(default_factory=dict)  # fd -> what /proc says that it is
     mappings: dict[str, int] = field(default_factory=dict)  # path, or "segment N" -> how often
+    strangers: bool = False  # whether processes of another run are known to be there
 
     @classmethod
     def take(cls) -> "Census":
         """Count everything now."""
-        processes = dict(_our_processes())
+        entries = _all_processes()
+        processes = dict(_our_processes(entries))
         _note({process.pid for process in processes})
         return cls(
             dict(_names()),
@@ -96,6 +99,7 @@ class Census:
             processes,
             dict(_descriptors()),
             _mappings(),
+            _is_beside_another_run(entries),
         )
 
     def nodes(self) -> set[str]:
@@ -209,13 +213,37 @@ class Entry(NamedTuple):
 
 
 def _all_processes() -> dict[int, Entry]:
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := _read(f"/proc/{name}/stat")):
-            fields = stat[stat.rindex(b")") + 2 :].split()
-            if not int(fields[6]) & KERNEL_THREAD:
-                found[int(name)] = Entry(int(fields[1]), int(fields[19]))
+    """All but threads of the kernel. What was seen to be none of ours is not read again."""
+    me = os.getpid()
+    found, others = {}, {}
+    with os.scandir("/proc") as listed:
+        places = [(int(item.name), item.inode()) for item in listed if item.name.isdigit()]
+    for pid, inode in places:
+        if (pid, inode) in _others:
+            entry = others[pid, inode] = _others[pid, inode]
+        elif not (stat := _read(f"/proc/{pid}/stat")):
+            continue
+        elif (entry := _entry_of(stat)) is None or (
+            pid != me and (entry.began < _began() or (pid, entry.began) in _strangers)
+        ):
+            others[pid, inode] = entry
+        if entry is not None:
+            found[pid] = entry
+    _others.clear()
+    _others.update(others)
     return found
+
+
+@functools.cache
+def _began() -> int:
+    """When this process began, in ticks since the boot."""
+    return int(_read("/proc/self/stat").rpartition(b")")[2].split()[19])
+
+
+def _entry_of(stat: bytes) -> Entry | None:
+    """None: a thread of the kernel."""
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return None if int(fields[6]) & KERNEL_THREAD else Entry(int(fields[1]), int(fields[19]))
 
 
 def _ancestors(pid: int, entries: dict[int, Entry]) -> list[int]:
@@ -225,10 +253,9 @@ def _ancestors(pid: int, entries: dict[int, Entry]) -> list[int]:
     return found
 
 
-def _our_processes() -> Iterator[tuple[psutil.Process, str]]:
+def _our_processes(entries: dict[int, Entry]) -> Iterator[tuple[psutil.Process, str]]:
     """Yield those below this one, and those with our mark; without Spark's session, and what is below it."""
     me = os.getpid()
-    entries = _all_processes()
     ancestors = {pid: _ancestors(pid, entries) for pid in entries}
     ours = [
         pid
@@ -257,6 +284,10 @@ def _has_our_mark(pid: int, entries: dict[int, Entry]) -> bool:
     if mark:  # whatever it becomes, it is the other run's
         _strangers[pid, began] = False
     return False
+
+
+def _is_beside_another_run(entries: dict[int, Entry]) -> bool:
+    return any((pid, entry.began) in _strangers for pid, entry in entries.items())
 
 
 def _mark_of(pid: int) -> str:
@@ -327,10 +358,11 @@ class World:
                 if process in before.processes or any(parent in before.processes for parent in process.parents()):
                     old.add(process.pid)
         holders: dict[str, set[int]] = {}
-        strangers_test = False
+        # what no process of ours holds or made is excused beside another run: nobody need look who holds it
+        strangers_test = after.strangers
         entries = _all_processes()
         ancestors = _ancestors(os.getpid(), entries)
-        for pid in entries:
+        for pid in ours if strangers_test else entries:
             mapped = _mappings(pid)
             for name in mapped:
                 holders.setdefault(name, set()).add(pid)
