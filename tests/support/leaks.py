@@ -53,7 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _known: dict[int, float] = {}  # every pid of ours that a census has seen, and when one saw that it was gone
 _foreign: set[object] = set()  # nodes, names, segments and semaphores that were seen to be another run's: they stay so
 _strangers: dict[tuple[int, int], bool] = {}  # pid and begin of another run's processes → whether its nodes are known
-_others: "dict[tuple[int, int], Entry | None]" = {}  # pid and inode of /proc/PID → the same of what is not ours for sure
+_others: "dict[tuple[int, int], Entry | None]" = {}  # pid and inode of /proc/PID, of those that are not ours for sure
 
 
 class Maker(NamedTuple):

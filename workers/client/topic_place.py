@@ -33,7 +33,7 @@ class TopicPlace:
         """`directory`: a descriptor of the node's. Raises RegionError (not there, or not any more),
         OSError."""
         self.generation = generation
-        self.past = False  #: a later incarnation has served, and its memory has gone: this one lacks what that confirmed
+        self.past = False  #: another has served since, and its memory has gone: this one lacks what that confirmed
         self._settings = settings
         self._node = node_bytes(superblock.node_id)
         self._lock = threading.RLock()  # a reader that is forgotten lets go of its watch wherever that happens

@@ -459,7 +459,7 @@ class TopicReading:
 
 
 def _settled(reader: _core.TopicReader, queue: int, position: int) -> int | None:
-    """The first offset of a queue, when retention has seen the hold of a position (-1: of none). None: no such queue."""
+    """The first offset of a queue, when retention has seen the hold of a position (-1: none). None: no such queue."""
     if position >= 0:
         settle(reader, position)
     bounds = reader.bounds(queue)
