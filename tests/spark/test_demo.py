@@ -252,6 +252,7 @@ def test_lines_of_progress_say_what_is_waited_for() -> None:
         ({}, "publishing"),
         ({"published": 10}, "waiting for the consumers"),
         ({"received": 10}, "waiting for Spark, which takes longest to start"),
+        ({"spark_up": True}, "waiting for the first batch of Spark's stream"),
         ({"streamed": 5}, "waiting for Spark's stream"),
         ({"streamed": 10}, "comparing the results"),
     ):

@@ -25,6 +25,7 @@ class Progress:
     stream_total: int = 0
     streamed: int = 0
     batches: int = 0
+    spark_up: bool = False
 
 
 @dataclass

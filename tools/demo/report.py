@@ -69,8 +69,10 @@ def _waits_for(progress: Progress) -> str:
         return "; publishing"
     if progress.received < progress.receive_total:
         return "; waiting for the consumers"
-    if not progress.streamed:
+    if not progress.spark_up:
         return "; waiting for Spark, which takes longest to start"
+    if not progress.streamed:
+        return "; waiting for the first batch of Spark's stream"
     return "; waiting for Spark's stream" if progress.streamed < progress.stream_total else "; comparing the results"
 
 

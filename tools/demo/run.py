@@ -285,6 +285,7 @@ class _Job:
     def _stage_of_stream(self, fields: dict[str, Any]) -> None:
         if fields["stage"] == "session":
             self.first["session"] = time.monotonic()
+            self.progress.spark_up = True
             self.watcher.stage(f"Spark {fields['version']} is up after {time.monotonic() - self.started:.0f} s")
         else:
             self.restarts.append(fields["reason"])
