@@ -105,8 +105,25 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """What a shared fixture makes is there before its first test."""
+    _forget_census(fixturedef)
+
+
+@pytest.hookimpl
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """And what it leaves, too."""
+    _forget_census(fixturedef)
+
+
+def _forget_census(fixturedef: pytest.FixtureDef[Any]) -> None:
+    if fixturedef.scope != "function":
+        Census.newest = None
+
+
 def _watch(root: Path, scope: str, node: pytest.Item | pytest.Session) -> Iterator[None]:
-    before = Census.take()
+    before = Census.newest or Census.take()  # nothing has come since the test before ended
     yield
     leaks = leaks_since(before, root, own_process=not node.stash.get(FAILED, False))
     if leaks:

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import posix_ipc
 import psutil
@@ -52,7 +52,7 @@ os.environ.setdefault(MARK, str(os.getpid()))
 _libc = ctypes.CDLL(None, use_errno=True)
 _known: dict[int, float] = {}  # every pid of ours that a census has seen, and when one saw that it was gone
 _foreign: set[object] = set()  # nodes, names, segments and semaphores that were seen to be another run's: they stay so
-_strangers: dict[tuple[int, int], bool] = {}  # pid and begin of another run's processes → whether its nodes are known
+_strangers: set[tuple[int, int]] = set()  # pid and begin of another run's processes
 _others: "dict[tuple[int, int], Entry | None]" = {}  # pid and inode of /proc/PID, of those that are not ours for sure
 
 
@@ -85,6 +85,7 @@ class Census:
     descriptors: dict[int, str] = field(default_factory=dict)  # fd -> what /proc says that it is
     mappings: dict[str, int] = field(default_factory=dict)  # path, or "segment N" -> how often
     strangers: bool = False  # whether processes of another run are known to be there
+    newest: "ClassVar[Census | None]" = None  # the one that was taken last
 
     @classmethod
     def take(cls) -> "Census":
@@ -92,7 +93,7 @@ class Census:
         entries = _all_processes()
         processes = dict(_our_processes(entries))
         _note({process.pid for process in processes})
-        return cls(
+        cls.newest = cls(
             dict(_names()),
             dict(_system_v("shm")),
             dict(_system_v("sem")),
@@ -101,6 +102,7 @@ class Census:
             _mappings(),
             _is_beside_another_run(entries),
         )
+        return cls.newest
 
     def nodes(self) -> set[str]:
         """Return the names of the nodes of which something is there."""
@@ -282,7 +284,7 @@ def _has_our_mark(pid: int, entries: dict[int, Entry]) -> bool:
     if mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}."):
         return True
     if mark:  # whatever it becomes, it is the other run's
-        _strangers[pid, began] = False
+        _strangers.add((pid, began))
     return False
 
 
@@ -363,7 +365,7 @@ class World:
         entries = _all_processes()
         ancestors = _ancestors(os.getpid(), entries)
         for pid in ours if strangers_test else entries:
-            mapped = _mappings(pid)
+            mapped = after.mappings if pid == os.getpid() else _mappings(pid)
             for name in mapped:
                 holders.setdefault(name, set()).add(pid)
                 if node := _node_of(name):
@@ -401,24 +403,8 @@ def _is_of_another_run(pid: int, mapped: dict[str, int], ancestors: list[int]) -
     )
 
 
-def _meet_strangers() -> None:
-    """Learn whose the nodes are that servers of other runs have mapped: so there is no need to look at all processes,
-    each time, for what other lanes do.
-    """
-    for (pid, began), known in list(_strangers.items()):
-        stat = _read(f"/proc/{pid}/stat")
-        if not stat or int(stat[stat.rindex(b")") + 2 :].split()[19]) != began:
-            del _strangers[pid, began]
-        elif not known and b"(warren-" in stat:
-            nodes = {node for name in _mappings(pid) if (node := _node_of(name))}
-            _foreign.update(nodes)
-            _strangers[pid, began] = bool(nodes)
-
-
 def _difference(before: Census, after: Census, private_root: Path, *, own_process: bool) -> list[Leak]:
     nodes = before.nodes()
-    if any(node and node not in nodes and node not in _foreign for node in after.names.values()):
-        _meet_strangers()
     # numbers of processes are given again: one that was ours is looked at
     made_by_strangers = {pid for pid, _began in _strangers} - _known.keys() - {os.getpid()}
     names = {
