@@ -5,6 +5,7 @@ Method: a real node; programs as a user writes them. Counts decide, never times:
 so short that the next try comes while the test waits.
 """
 
+import ast
 import asyncio
 import functools
 import json
@@ -672,7 +673,7 @@ def main():
         worker = node.worker("{name}", handle, concurrency={concurrency}, processes={processes}, backoff=0.05)
         print("ready", flush=True)
         worker.run(float(os.environ.get("GRACE", "30")))
-    print("ended", flush=True)
+    print("ended", worker.counts["handled"], flush=True)
 
 if __name__ == "__main__":
     main()
@@ -728,7 +729,9 @@ def main():
             worker.stop()
 
         threading.Thread(target=end).start()
+        print(worker.counts)
         worker.run()
+        print(worker.counts)
 
 if __name__ == "__main__":
     {main}
@@ -753,6 +756,9 @@ def test_failures_in_processes_are_logged_by_the_program(
     assert "failed at try 1" in told[0]
     assert "it was the last try" in told[1]
     assert done.stderr.splitlines().count("ValueError: nobody can do this") == 2
+    before, after = map(ast.literal_eval, done.stdout.splitlines())
+    assert before == {"handled": 0, "failed": 0, "rejected": 0, "late": 0}
+    assert after == {"handled": 0, "failed": 1, "rejected": 1, "late": 0}, "whichever processes it came to"
 
 
 VAIN_PROGRAM = """
@@ -834,7 +840,7 @@ def test_a_program_of_a_worker_ends_by_a_signal_and_leaves_nothing(
         if child.poll() is None:
             child.kill()
             child.communicate()
-    assert (child.returncode, out) == (0, "ended\n"), err
+    assert (child.returncode, out) == (0, f"ended {len(bodies)}\n"), err  # also those of the process that died
     assert "Traceback" not in err, err
     rows = [json.loads(line) for line in done.read_text().splitlines()]
     assert sorted(body for body, _pid in rows) == sorted(bodies)

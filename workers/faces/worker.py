@@ -245,6 +245,10 @@ class Worker:
         with self._lock:
             return dict(self._counts)
 
+    def _count_into(self, counts: dict[str, int]) -> None:
+        """Go on with these counts, before it runs: a process of a ProcessWorker, which others read."""
+        self._counts = counts
+
     def stop(self) -> None:
         """No further message is taken; run() returns when those in hand are done. From any thread or signal handler."""
         self._stop.set()

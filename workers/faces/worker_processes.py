@@ -21,6 +21,7 @@ from warren.workers.client.arguments import checked_count, checked_seconds
 from warren.workers.faces.calls import TROUBLE
 from warren.workers.faces.queues import Queue
 from warren.workers.faces.worker import (
+    COUNTED,
     LOOK_S,
     PAUSE_FIRST_S,
     PAUSE_MOST_S,
@@ -31,6 +32,7 @@ from warren.workers.faces.worker import (
 )
 
 if TYPE_CHECKING:
+    from ctypes import Array, c_uint64
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
@@ -72,6 +74,7 @@ class ProcessWorker:
         self._processes_n = checked_count(processes, "concurrency")
         self._stop = threading.Event()
         self._relays: list[threading.Thread] = []
+        self._cells: Array[c_uint64] | None = None  #: what the processes count, COUNTED of each in its place
 
     def __reduce__(self) -> NoReturn:
         """It cannot be pickled: TypeError."""
@@ -81,6 +84,12 @@ class ProcessWorker:
 
     def __repr__(self) -> str:
         return f"<ProcessWorker of {self._queue.name!r}, {self._processes_n} processes>"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """As Worker.counts, of all processes together: also of those that died, but for what they settled just then."""
+        cells = [0] * len(COUNTED) if self._cells is None else self._cells[:]
+        return {name: sum(cells[at :: len(COUNTED)]) for at, name in enumerate(COUNTED)}
 
     def stop(self) -> None:
         """As Worker.stop."""
@@ -104,7 +113,7 @@ class ProcessWorker:
                 while not self._stop.is_set():
                     for place in range(self._processes_n):
                         if place not in running and time.monotonic() >= due[place]:
-                            running[place], due[place] = self._start(grace), time.monotonic()
+                            running[place], due[place] = self._start(place, grace), time.monotonic()
                     self._stop.wait(LOOK_S / 5)
                     if sum(one.comes_up() for one in running.values()):
                         in_vain = [0] * self._processes_n
@@ -148,18 +157,20 @@ class ProcessWorker:
                 f'stand below `if __name__ == "__main__":`'
             )
 
-    def _start(self, grace: float) -> _Process:
+    def _start(self, place: int, grace: float) -> _Process:
         import multiprocessing  # here: few need it, and it takes its time to load
 
         from warren.workers.faces import worker_logs
 
         context = multiprocessing.get_context("spawn")
+        if self._cells is None:
+            self._cells = context.RawArray("Q", self._processes_n * len(COUNTED))
         source, logs = context.Pipe(duplex=False)
         heard, tells = context.Pipe(duplex=False)
         with logs, tells:
             process = context.Process(
                 target=_serve,
-                args=(*self._arguments, os.getpid(), grace, tells, logs, worker_logs.level()),
+                args=(*self._arguments, os.getpid(), grace, self._cells, place, tells, logs, worker_logs.level()),
                 name="warren-worker",
             )
             process.start()
@@ -191,6 +202,19 @@ class _Process:
         self.heard.close()
 
 
+class _Counts(dict[str, int]):
+    """What one process counts, in cells that it shares with its parent: the next one in its place goes on with them."""
+
+    def __init__(self, cells: Array[c_uint64], place: int) -> None:
+        first = place * len(COUNTED)
+        super().__init__(zip(COUNTED, cells[first : first + len(COUNTED)], strict=True))
+        self._cells, self._first = cells, first
+
+    def __setitem__(self, name: str, count: int) -> None:
+        super().__setitem__(name, count)
+        self._cells[self._first + COUNTED.index(name)] = count
+
+
 #: exit codes of a process whose queue was deleted, and of one that found no node
 _DELETED = 64
 _NO_NODE = 65
@@ -203,6 +227,8 @@ def _serve(
     options: dict[str, Any],
     parent: int,
     grace: float,
+    cells: Array[c_uint64],
+    place: int,
     tells: Connection,
     logs: Connection,
     level: int,
@@ -219,6 +245,7 @@ def _serve(
             except UsageError as error:
                 tells.send_bytes(str(error).encode(errors="backslashreplace"))
                 raise SystemExit(1) from None
+            worker._count_into(_Counts(cells, place))
             tells.send_bytes(b"")
             threading.Thread(target=_end_with, args=(parent, worker, grace), name="warren-parent", daemon=True).start()
             worker.run()
