@@ -373,8 +373,12 @@ static PyObject *reader_seek(ReaderObject *self, PyObject *const *args, Py_ssize
 
 /* ---- look-ups ---- */
 
-/* A look-up is made anew when a pass ended under it: more often than that, passes end faster than it does. */
-enum { LOOKUPS_MAX = 5 };
+static void found_anew(void *context) {
+    batch *b = context;
+    b->n = b->records_n = 0;
+}
+
+static int found_put(void *context, const wr_record *record, const uint8_t *bytes) { return batch_put(context, record, bytes); }
 
 /* find(key, since, until, limit, strict): (records, damage met last, or None); strict: it ends there. */
 static PyObject *reader_find(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
@@ -386,29 +390,13 @@ static PyObject *reader_find(ReaderObject *self, PyObject *const *args, Py_ssize
     int strict = PyObject_IsTrue(args[4]);
     if (!PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "key is bytes");
     if (strict < 0 || enter(self)) return NULL;
-    wr_topic_lookup lookup;
-    wr_message_kind kind;
-    wr_record r;
-    const uint8_t *bytes;
     batch b = {0};
-    bool damaged = false;
+    const wr_topic_lookup_to to = {&b, found_anew, found_put};
     const wr_text key = {(const uint8_t *)PyBytes_AS_STRING(args[0]), (uint32_t)PyBytes_GET_SIZE(args[0])};
-    int error = 0;
+    bool damaged = false;
+    int error;
     Py_BEGIN_ALLOW_THREADS
-    bool whole = false;
-    for (uint32_t n = 0; n < LOOKUPS_MAX && !whole; n++) {
-        b.n = b.records_n = 0;
-        damaged = false;
-        kind = WR_MESSAGE_THERE;
-        error = wr_topic_lookup_begin(&lookup, self->reader, key, since, until);
-        while (!error && b.records_n < limit && !(strict && damaged) && kind != WR_MESSAGE_NONE) {
-            kind = wr_topic_lookup_next(&lookup, &r, &bytes, &error);
-            if (kind == WR_MESSAGE_THERE) error = batch_put(&b, &r, bytes);
-            damaged |= kind == WR_MESSAGE_DAMAGED;
-        }
-        whole = error || wr_topic_lookup_whole(&lookup);
-        wr_topic_lookup_end(&lookup);
-    }
+    error = wr_topic_lookup_all(self->reader, key, since, until, limit, strict, &to, &damaged);
     Py_END_ALLOW_THREADS
     PyObject *list = error ? NULL : batch_give(&b), *answered = list ? Py_BuildValue("(NN)", list, damage_of(self, damaged)) : NULL;
     batch_free(&b);

@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A look-up is made anew when a pass ended under it: more often than that, passes end faster than it does. */
+enum { LOOKUPS_MAX = 5 };
+
 /* The unit of the message whose record says that it begins at a position. THERE, NONE or ERROR. */
 static wr_message_kind unit_at(wr_topic_reader *r, uint64_t position, uint32_t *queue, uint64_t *offset, wr_unit *unit, int *error) {
     wr_topic_bounds b;
@@ -208,4 +211,36 @@ wr_message_kind wr_topic_lookup_next(wr_topic_lookup *l, wr_record *record, cons
         if ((*error = note_given(l, entry.physical_offset))) return WR_MESSAGE_ERROR;
         return kind;
     }
+}
+
+/* One look-up, as wr_topic_lookup_all. */
+static int look_up(wr_topic_lookup *l, uint64_t limit, bool strict, const wr_topic_lookup_to *to, bool *damaged) {
+    *damaged = false;
+    for (uint64_t n = 0; n < limit;) {
+        wr_record record;
+        const uint8_t *bytes;
+        int error = 0;
+        const wr_message_kind kind = wr_topic_lookup_next(l, &record, &bytes, &error);
+        if (kind == WR_MESSAGE_THERE) error = to->put(to->context, &record, bytes);
+        if (error || kind == WR_MESSAGE_NONE) return error;
+        n += kind == WR_MESSAGE_THERE;
+        *damaged |= kind == WR_MESSAGE_DAMAGED;
+        if (strict && *damaged) return 0;
+    }
+    return 0;
+}
+
+int wr_topic_lookup_all(wr_topic_reader *reader, wr_text key, int64_t since, int64_t until, uint64_t limit, bool strict, const wr_topic_lookup_to *to,
+                        bool *damaged) {
+    bool whole = false;
+    int error = 0;
+    for (int n = 0; n < LOOKUPS_MAX && !error && !whole; n++) {
+        wr_topic_lookup lookup;
+        to->anew(to->context);
+        error = wr_topic_lookup_begin(&lookup, reader, key, since, until);
+        if (!error) error = look_up(&lookup, limit, strict, to, damaged);
+        whole = wr_topic_lookup_whole(&lookup);
+        wr_topic_lookup_end(&lookup);
+    }
+    return error;
 }

@@ -37,6 +37,18 @@ bool wr_topic_lookup_whole(const wr_topic_lookup *lookup);
 /* Give back its memory. */
 void wr_topic_lookup_end(wr_topic_lookup *lookup);
 
+/* Where the messages of a look-up go. `anew`: what was put before is forgotten. `put`: one more, whose bytes last until the next; 0 or an errno. */
+typedef struct {
+    void *context;
+    void (*anew)(void *context);
+    int (*put)(void *context, const wr_record *record, const uint8_t *bytes);
+} wr_topic_lookup_to;
+
+/* All messages of a key, the newest first, at most `limit`, as of one moment: made anew while it is not whole, but for a topic whose passes end
+ * faster than it does. *damaged: something is (reader->damage); `strict`: then it has ended there. 0 or an errno. */
+int wr_topic_lookup_all(wr_topic_reader *reader, wr_text key, int64_t since, int64_t until, uint64_t limit, bool strict, const wr_topic_lookup_to *to,
+                        bool *damaged);
+
 /* The message whose record begins at a position of the log and, if `store_host` is not NULL, has that one. THERE, NONE, DAMAGED or ERROR. */
 wr_message_kind wr_topic_lookup_at(wr_topic_reader *reader, uint64_t position, const uint8_t *store_host, uint32_t store_host_bytes,
                                    wr_record *record, const uint8_t **bytes, int *error);
