@@ -8,6 +8,8 @@ to look at shared memory, and the receiver also looks there periodically.
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
 from typing import Any
 
 import msgspec
@@ -37,9 +39,7 @@ class Mailbox:
         if create:
             with contextlib.suppress(posix_ipc.ExistentialError):
                 posix_ipc.unlink_message_queue(name)
-            self._queue = posix_ipc.MessageQueue(
-                name, posix_ipc.O_CREX, mode=0o600, max_messages=messages, max_message_size=bytes_max
-            )
+            self._queue = _created(name, messages, bytes_max)
             try:
                 access.let_in(self._queue.mqd)
             except OSError:
@@ -101,3 +101,23 @@ def unlink(name: str) -> bool:
     except posix_ipc.ExistentialError:
         return False
     return True
+
+
+def _created(name: str, messages: int, bytes_max: int) -> posix_ipc.MessageQueue:
+    try:
+        return posix_ipc.MessageQueue(
+            name, posix_ipc.O_CREX, mode=0o600, max_messages=messages, max_message_size=bytes_max
+        )
+    except OSError as error:
+        if error.errno not in (None, errno.ENOSPC):
+            raise
+        # posix_ipc says of EMFILE that too many files are open, without its number. It is mostly something else.
+        most, _hard = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
+        why = "there are as many message queues as the system allows (fs.mqueue.queues_max)"
+        if error.errno is None:
+            why = (
+                f"message queues of this user have all of their {most:,} bytes (`ulimit -q`), or this process has all "
+                "of its descriptors (`ulimit -n`)"
+            )
+        number = error.errno or errno.EMFILE
+        raise OSError(number, f"{why}; killed nodes that are not started again leave some (/dev/mqueue)") from error

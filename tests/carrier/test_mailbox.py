@@ -6,6 +6,8 @@ Method: one mailbox; senders of this and of a killed process; a full one; bytes 
 import os
 import secrets
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import posix_ipc
@@ -105,3 +107,20 @@ def test_an_interrupted_look_finds_nothing_and_does_no_harm(box: Mailbox, monkey
         patched.setattr(box, "_queue", Interrupted())
         assert box.receive() is None
     assert box.receive() == {"kind": "hint"}
+
+
+def test_a_user_who_may_have_no_more_queues_is_told_so() -> None:
+    """The system says that too many files are open."""
+    code = (
+        "import errno, resource\n"
+        "from warren.ipc.mailbox import Mailbox\n"
+        "resource.setrlimit(resource.RLIMIT_MSGQUEUE, (1000, 1000))\n"
+        "try:\n"
+        f"    Mailbox('/warren-{secrets.token_hex(6)}-mail-test', create=True)\n"
+        "except OSError as error:\n"
+        "    print(error.errno == errno.EMFILE, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(
+        "True [Errno 24] message queues of this user have all of their 1,000 bytes (`ulimit -q`)"
+    )
