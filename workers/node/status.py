@@ -114,13 +114,8 @@ class Statistics:
     def _regions(self) -> Iterator[memoryview]:
         """The rows that are used of each worker's statistics region, each until the next is asked for."""
         for server in self._superblock.queue_workers:
-            generation = self._superblock.server_get(server, "queue_stats_generation")
-            if not generation:
-                continue
-            name = names.region(self._superblock.shared_id, "qstats", server, generation)
-            try:
-                mapped = region.posix_open(name, writable=False)
-            except OSError:  # the worker is being replaced: its queues are shown without numbers
+            mapped = self._region(server)
+            if mapped is None:
                 continue
             try:
                 rows = min(self._superblock.server_get(server, "queue_stats_rows"), mapped.size // QUEUE_STATS.size)
@@ -128,6 +123,19 @@ class Statistics:
                     yield used
             finally:
                 mapped.close()
+
+    def _region(self, server: int) -> region.Region | None:
+        """A worker's statistics region; of a worker that ended in order, and took it along, there is none: its queues
+        are shown without numbers until the next one serves."""
+        while generation := self._superblock.server_get(server, "queue_stats_generation"):
+            try:
+                return region.posix_open(
+                    names.region(self._superblock.shared_id, "qstats", server, generation), writable=False
+                )
+            except OSError:
+                if self._superblock.server_get(server, "queue_stats_generation") == generation:
+                    return None
+        return None
 
     def report(
         self,
