@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import os
 import random
 import select
@@ -55,6 +56,7 @@ RECEIVED = np.dtype(
     [("producer", "<u4"), ("incarnation", "<u4"), ("number", "<u8"), ("redelivered", "u1"), ("whole", "u1")]
 )
 CALL_TIMEOUT_S = 30.0
+SAYS_S = 5.0
 RETRY_S = 0.01
 PATIENCE = 10  #: times the time between kills: how long a kill waits for something to be confirmed since the one before
 BACKLOG_LOOK = 20  #: batches between two looks at the depth of the queue
@@ -161,7 +163,8 @@ def _consumer(options: argparse.Namespace) -> int:
 
 
 def _stop_flag() -> list[int]:
-    """A list that is no longer empty after SIGTERM."""
+    """A list that is no longer empty after SIGTERM. After SIGUSR1 the process says on standard error where it is."""
+    faulthandler.register(signal.SIGUSR1)
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -332,17 +335,32 @@ class Campaign:
         for place in self.places:
             if place.kind == kind and place.process is not None:
                 place.process.terminate()
+        deadline = time.monotonic() + CALL_TIMEOUT_S
         for place in self.places:
             if place.kind == kind and place.process is not None:
                 try:
-                    code = place.process.wait(CALL_TIMEOUT_S)
+                    code = place.process.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
+                    at = self.stands_at(place)
+                    self.failures.append(f"{kind} {place.index} did not end within {CALL_TIMEOUT_S:g} s: it is at {at}")
                     place.process.kill()
                     place.process.wait()
-                    self.failures.append(f"{kind} {place.index} did not end within {CALL_TIMEOUT_S:g} s")
                     continue
                 if code not in (0, -signal.SIGKILL, -signal.SIGTERM):
                     self.failures.append(f"{kind} {place.index} ended with {code}: {self.last_line(place)}")
+
+    def stands_at(self, place: _Place) -> str:
+        """What the threads of a process do (_stop_flag), the innermost call of each first."""
+        assert place.process is not None
+        log = self.logs / f"{place.kind}-{place.index}.log"
+        before = log.stat().st_size
+        place.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + SAYS_S
+        while log.stat().st_size == before and time.monotonic() < deadline:
+            time.sleep(RETRY_S)
+        time.sleep(RETRY_S)  # until it has said all
+        said = log.read_bytes()[before:].decode(errors="replace")
+        return " < ".join(line.strip() for line in said.splitlines()) or "a place that it does not tell"
 
     def kill_all(self) -> None:
         """Whatever happens, nothing of ours stays."""

@@ -4,6 +4,8 @@ Method: logs made by hand, each with one thing wrong; the right ones hold kills 
 """
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from warren.engine._core import Position
 from warren.engine.errors import UsageError
-from warren.tools import stress_topic
+from warren.tools import stress, stress_topic
 from warren.tools.stress import BODY, CONFIRMED, RECEIVED, Campaign, Verdict, _options, body_of, judge, known
 
 
@@ -166,3 +168,32 @@ def test_no_server_is_killed_so_often_that_it_is_given_up(tmp_path: Path, monkey
     for _ in range(300):
         shooting.shoot()
     assert killed[102] == 16
+
+
+HANGING = """
+import signal, time
+from warren.tools import stress
+
+def hang():
+    while True:
+        time.sleep(0.01)
+
+stress._stop_flag()
+print("ready", flush=True)
+hang()
+"""
+
+
+def test_a_process_that_does_not_end_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress, "CALL_TIMEOUT_S", 0.2)
+    run = Campaign(_options(["--consumers", "1"]), tmp_path, tmp_path)
+    place = run.places[-1]
+    with (tmp_path / "consumer-0.log").open("ab") as errors:
+        place.process = subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, stderr=errors)
+    with place.process as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        run.end("consumer")
+    (failure,) = run.failures
+    assert failure.startswith("consumer 0 did not end within 0.2 s: it is at ")
+    assert "in hang" in failure
