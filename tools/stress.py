@@ -391,15 +391,13 @@ def judge(confirmed: np.ndarray[Any, Any], received: np.ndarray[Any, Any], verdi
         sent[name] = np.repeat(confirmed[name], counts)
     within = np.arange(len(sent), dtype=np.uint64) - np.repeat(np.cumsum(counts) - counts, counts).astype(np.uint64)
     sent["number"] = np.repeat(confirmed["first"], counts) + within
-    came = np.empty(len(received), keys)
-    for name in keys.names or ():
-        came[name] = received[name]
+    came = stress_topic.values_of(received, stress_topic.KEYS)
     known, times = np.unique(came, return_counts=True)
     fresh = came[received["redelivered"] == 0]
     verdict.confirmed = len(sent)
     verdict.received = len(known)
     verdict.redelivered = int((received["redelivered"] != 0).sum())
-    verdict.lost = len(np.setdiff1d(sent, known))
+    verdict.lost = len(np.setdiff1d(stress_topic.values_of(sent, stress_topic.KEYS), known))
     # the first receipt may be the marked one (its delivery before never reached anybody); a second unmarked one may not
     verdict.doubled = len(fresh) - len(np.unique(fresh))
     verdict.foreign = int((received["whole"] == 0).sum())

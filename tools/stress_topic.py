@@ -110,6 +110,14 @@ def consume(topic: Any, options: argparse.Namespace, log: int, stopping: list[in
                 read(reader, options, log, known)
 
 
+def values_of(rows: np.ndarray[Any, Any], names: Sequence[str]) -> np.ndarray[Any, Any]:
+    """These fields of each row together as one value of bytes: numpy compares such ones ten times as fast as rows."""
+    packed = np.empty(len(rows), [(name, rows.dtype[name]) for name in names])
+    for name in names:
+        packed[name] = rows[name]
+    return packed.view(f"S{packed.dtype.itemsize}")
+
+
 def judge(confirmed: np.ndarray[Any, Any], received: np.ndarray[Any, Any], verdict: Verdict) -> None:
     """Compare what was confirmed with what was read."""
     counts = confirmed["count"].astype(np.int64)
@@ -124,14 +132,14 @@ def judge(confirmed: np.ndarray[Any, Any], received: np.ndarray[Any, Any], verdi
         ("offset", "offset"),
     ):
         told[name] = np.repeat(confirmed[begin or name], counts) + (within if begin else 0)
-    came = np.unique(received[[*KEYS, *PLACE]].astype(told.dtype))
-    messages = np.unique(came[[*KEYS]])
+    came = np.unique(values_of(received, (*KEYS, *PLACE)))
+    messages = np.unique(values_of(came.view(told.dtype), KEYS))
     verdict.confirmed = len(told)
     verdict.received = len(messages)
     verdict.redelivered = len(received) - len(came)
-    verdict.lost = len(np.setdiff1d(np.unique(told[[*KEYS]]), messages))
+    verdict.lost = len(np.setdiff1d(values_of(told, KEYS), messages))
     verdict.doubled = len(came) - len(messages)
-    elsewhere = len(np.setdiff1d(told, came)) - verdict.lost
+    elsewhere = len(np.setdiff1d(values_of(told, (*KEYS, *PLACE)), came)) - verdict.lost
     verdict.foreign = int((received["whole"] == 0).sum()) + elsewhere
     if len(confirmed):
         verdict.longest_put_s = round(float(confirmed["microseconds"].max()) / 1e6, 3)

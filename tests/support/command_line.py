@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from support import warm
+from support.waiting import patience
 
 TIMEOUT_S = 100
 
@@ -30,12 +31,12 @@ def warren(*words: object, given: str = "", code: int = 0, environment: dict[str
             input=given,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=TIMEOUT_S * patience(),
             env=os.environ | (environment or {}),
         )
         ended = Ended(found.args, found.returncode, found.stdout, found.stderr)
     else:
-        ended = Ended(arguments, *warm.run(arguments, given, TIMEOUT_S))
+        ended = Ended(arguments, *warm.run(arguments, given, TIMEOUT_S * patience()))
     assert "Traceback" not in ended.stderr + ended.stdout, ended.stderr
     assert ended.returncode == code, f"{words}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
     return ended
