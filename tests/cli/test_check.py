@@ -201,11 +201,12 @@ def _ends(confirm: api.Confirm[None]) -> bool:
 def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
     """What was refused for want of space is noted, and nothing that was confirmed is missing."""
     directory, ballast, reserve = (small_disk / name for name in ("node", "ballast", "reserve"))
-    ballast.write_bytes(bytes(4 << 20))
+    ballast.write_bytes(bytes(14 << 20))
     reserve.write_bytes(bytes(2 << 20))  # for the start at the end
     confirms: list[api.Confirm[None]] = []
     left: list[api.Confirm[None]] = []
-    with api.open(directory, idle_exit=60, call_timeout=60, profile="small", disk_free_bytes_min=1 << 20) as node:
+    small = {"file_bytes": 1 << 20, "disk_free_bytes_min": 1 << 20}
+    with api.open(directory, idle_exit=60, call_timeout=60, profile="small", **small) as node:
         queue = node.queue("q")
 
         def fill() -> None:
@@ -214,8 +215,8 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
                 confirms.append(queue.put(body, wait=False, timeout=5.0))
 
         # The alarm comes with the file that cannot be made. Where it outran what was under way, one more is filled.
-        for kilobytes in 4096, 1024:
-            os.truncate(ballast, kilobytes << 10)
+        for mebibytes in 14, 12, 10, 8, 6, 4, 2:
+            os.truncate(ballast, mebibytes << 20)
             with pytest.raises(api.DiskFull):
                 fill()
             left = [confirm for confirm in confirms[-200:] if not _ends(confirm)]
