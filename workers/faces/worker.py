@@ -245,7 +245,7 @@ class Worker:
         with self._lock:
             return dict(self._counts)
 
-    def _count_into(self, counts: dict[str, int]) -> None:
+    def count_into(self, counts: dict[str, int]) -> None:
         """Go on with these counts, before it runs: a process of a ProcessWorker, which others read."""
         self._counts = counts
 

@@ -245,7 +245,7 @@ def _serve(
             except UsageError as error:
                 tells.send_bytes(str(error).encode(errors="backslashreplace"))
                 raise SystemExit(1) from None
-            worker._count_into(_Counts(cells, place))
+            worker.count_into(_Counts(cells, place))
             tells.send_bytes(b"")
             threading.Thread(target=_end_with, args=(parent, worker, grace), name="warren-parent", daemon=True).start()
             worker.run()
