@@ -278,7 +278,7 @@ def _our_processes(entries: dict[int, Entry]) -> Iterator[tuple[psutil.Process, 
 def _has_our_mark(pid: int, entries: dict[int, Entry]) -> bool:
     """Tell whether a process younger than this one was started with our mark in its environment."""
     began = entries[pid].began
-    if began < entries[os.getpid()].began or (pid, began) in _strangers:
+    if began < _began() or (pid, began) in _strangers:
         return False
     mark = _mark_of(pid)
     if mark == os.environ[MARK] or mark.startswith(f"{os.environ[MARK]}."):
@@ -289,7 +289,9 @@ def _has_our_mark(pid: int, entries: dict[int, Entry]) -> bool:
 
 
 def _is_beside_another_run(entries: dict[int, Entry]) -> bool:
-    return any((pid, entry.began) in _strangers for pid, entry in entries.items())
+    """Strangers that are gone are forgotten: their numbers may be ours next."""
+    _strangers.intersection_update((pid, entry.began) for pid, entry in entries.items())
+    return bool(_strangers)
 
 
 def _mark_of(pid: int) -> str:
@@ -362,9 +364,9 @@ class World:
         holders: dict[str, set[int]] = {}
         # what no process of ours holds or made is excused beside another run: nobody need look who holds it
         strangers_test = after.strangers
-        entries = _all_processes()
+        entries = {} if strangers_test else _all_processes()
         ancestors = _ancestors(os.getpid(), entries)
-        for pid in ours if strangers_test else entries:
+        for pid in entries or ours:
             mapped = after.mappings if pid == os.getpid() else _mappings(pid)
             for name in mapped:
                 holders.setdefault(name, set()).add(pid)
