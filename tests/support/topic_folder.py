@@ -174,8 +174,8 @@ class TopicFolder:
         self._index.link(name, before if self._index_n else "", self._index_end)
         (self.path / "index" / name).write_bytes(self._index.file)
 
-    def reading(self, state: int = 0) -> TopicReading:
-        """As a client reads it. `state`: the topic worker's."""
+    def reading(self, state: int = 0, deserted: bool = False) -> TopicReading:
+        """As a client reads it. `state`: the topic worker's. `deserted`: no process of the node is alive."""
         superblock = SimpleNamespace(
             topic_server=2, server_get=lambda _server, _name: state, role_of=lambda _server: "topic_worker"
         )
@@ -184,7 +184,7 @@ class TopicFolder:
         attachment = SimpleNamespace(
             topics=lambda: self.place,
             superblock=superblock,
-            deserted=lambda: False,
+            deserted=lambda: deserted,
             core=core,
             directory=directory,
         )

@@ -674,6 +674,15 @@ def test_nobody_waits_without_end(folder: TopicFolder, kind: str, why: str, monk
     assert read_offsets(reading, 15) == [15, 16, 17, 18]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("endless")
+def test_when_nobody_is_alive_no_answer_lacks_what_was_confirmed(folder: TopicFolder, kind: str) -> None:
+    last, reading = hide(folder, 20), folder.reading(deserted=True)
+    with pytest.raises(warren.PeerLost, match="can only be read when it is started again"):
+        KINDS[kind](reading, last)
+    assert [record.offset for record in reading.read(0, 15, max=4).records] == [15, 16, 17, 18]
+
+
 @pytest.mark.usefixtures("endless")
 def test_who_has_enough_or_nothing_to_come_waits_for_nothing(folder: TopicFolder) -> None:
     hide(folder, 20)

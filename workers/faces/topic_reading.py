@@ -408,6 +408,11 @@ class TopicReading:
                     time.sleep(0.002)
                     continue
                 if answer is not None:
+                    if behind and attachment.deserted():
+                        raise PeerLost(
+                            f"no process of the node of {attachment.directory.path} is alive, and what was appended to "
+                            f"topic {self.declared.name!r} last can only be read when it is started again"
+                        )
                     return answer
             except (OSError, ValueError, AttachmentLost) as error:
                 if attachment.core.over:

@@ -245,10 +245,6 @@ class Worker:
         with self._lock:
             return dict(self._counts)
 
-    def count_into(self, counts: dict[str, int]) -> None:
-        """Go on with these counts, before it runs: a process of a ProcessWorker, which others read."""
-        self._counts = counts
-
     def stop(self) -> None:
         """No further message is taken; run() returns when those in hand are done. From any thread or signal handler."""
         self._stop.set()
@@ -366,6 +362,11 @@ class Worker:
             with self._lock:
                 self._counts[counted] += 1
         return trouble
+
+
+def count_into(worker: Worker, counts: dict[str, int]) -> None:
+    """Let a worker that does not run yet go on with these counts: those of a ProcessWorker, which others read."""
+    worker._counts = counts
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from warren.workers.faces.worker import (
     PAUSE_MOST_S,
     Worker,
     checked_function,
+    count_into,
     log,
     stopped_by_signals,
 )
@@ -245,7 +246,7 @@ def _serve(
             except UsageError as error:
                 tells.send_bytes(str(error).encode(errors="backslashreplace"))
                 raise SystemExit(1) from None
-            worker.count_into(_Counts(cells, place))
+            count_into(worker, _Counts(cells, place))
             tells.send_bytes(b"")
             threading.Thread(target=_end_with, args=(parent, worker, grace), name="warren-parent", daemon=True).start()
             worker.run()
