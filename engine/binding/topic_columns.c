@@ -1,17 +1,12 @@
 /* Columns of messages. Bodies are copied and summed in one pass, from where the log was read to. */
-#define _GNU_SOURCE
 #include "binding/topic_columns.h"
-#include "binding/memory.h"
 #include "kernel/crc32.h"
 #include "topics/message_id.h"
 #include "topics/properties.h"
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define ROOM_FIRST 65536u
-#define PAGE_LARGE (2u << 20)
 #define ROWS_FIRST_MAX (1u << 18) /* asked for at once; memory that is not used is given back */
 #define ROOM_BODIES_MAX (32u << 20)
 
@@ -23,49 +18,27 @@ static const struct {
 static const uint8_t bits[] = {COLUMN_KEY_VALID, COLUMN_TAG_VALID};
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* Memory in large pages, where the system has some: to touch as many small ones for the first time takes longer than to fill them. */
-static uint8_t *in_large_pages(const wr_column *column, uint64_t room) {
-    void *bytes;
-    if (posix_memalign(&bytes, PAGE_LARGE, room)) return NULL;
-    madvise(bytes, room, MADV_HUGEPAGE); /* an advice: there may be none */
-    if (column->n) memcpy(bytes, column->bytes, column->n);
-    free(column->bytes);
-    return bytes;
-}
-
-static int grow(wr_column *column, uint64_t more) {
-    uint64_t room = column->room ? column->room : ROOM_FIRST;
-    while (room - column->n < more) room *= 2;
-    uint8_t *bytes = room < PAGE_LARGE ? realloc(column->bytes, room) : in_large_pages(column, room);
-    if (!bytes) return ENOMEM;
-    column->bytes = bytes;
-    column->room = room;
-    return 0;
-}
-
-static inline int have(wr_column *column, uint64_t more) {
-    return __builtin_expect(column->room - column->n >= more, 1) ? 0 : grow(column, more);
-}
+static inline int have(wr_memory *column, uint64_t more) { return wr_memory_have(column, more, ROOM_FIRST); }
 
 /* Room is there. */
-static inline void put(wr_column *column, const void *from, uint64_t n) {
+static inline void put(wr_memory *column, const void *from, uint64_t n) {
     memcpy(column->bytes + column->n, from, n);
     column->n += n;
 }
-static inline void put_end(wr_column *ends, const wr_column *of) {
+static inline void put_end(wr_memory *ends, const wr_memory *of) {
     uint32_t end = (uint32_t)of->n;
     memcpy(ends->bytes + ends->n, &end, 4);
     ends->n += 4;
 }
 /* The row's number in a fixed column. */
-static inline void set64(const wr_column *column, uint32_t row, uint64_t number) { memcpy(column->bytes + 8 * (uint64_t)row, &number, 8); }
+static inline void set64(const wr_memory *column, uint32_t row, uint64_t number) { memcpy(column->bytes + 8 * (uint64_t)row, &number, 8); }
 /* Where the row ends. */
-static inline void set_end(const wr_column *ends, uint32_t row, uint64_t end) {
+static inline void set_end(const wr_memory *ends, uint32_t row, uint64_t end) {
     const uint32_t short_end = (uint32_t)end;
     memcpy(ends->bytes + 4 * ((uint64_t)row + 1), &short_end, 4);
 }
 
-static inline void set_bit(const wr_column *bits_of, uint32_t row, bool set) {
+static inline void set_bit(const wr_memory *bits_of, uint32_t row, bool set) {
     uint8_t *at = bits_of->bytes + row / 8;
     if (row % 8 == 0) *at = 0;
     *at |= (uint8_t)(set << row % 8);
@@ -86,18 +59,10 @@ static int have_rows(wr_topic_columns *c, uint64_t more) {
     return error;
 }
 
-/* How many rows come, if they are all as large as this record. */
-static uint64_t expected_rows(const wr_topic_read *read, const wr_record *r) {
-    const wr_topic_request *q = &read->request;
-    uint64_t rows = read->stop - r->queue_offset, fit = q->bytes_max / r->size + 1;
-    if (rows > fit) rows = fit;
-    if (rows > q->records_max) rows = q->records_max;
-    return rows < ROWS_FIRST_MAX ? rows + 1 : ROWS_FIRST_MAX;
-}
-
 /* Ask for the room of all that comes: memory that grows is copied, and touched again and again. */
 static int have_all(wr_topic_columns *c, const wr_topic_read *read, const wr_record *r, const uint32_t id_chars) {
-    const uint64_t rows = expected_rows(read, r), bodies = rows * r->body_length;
+    const uint64_t expected = wr_topic_read_expected(read, r), rows = expected < ROWS_FIRST_MAX ? expected + 1 : ROWS_FIRST_MAX;
+    const uint64_t bodies = rows * r->body_length;
     return have_rows(c, rows) | have(&c->columns[COLUMN_ID], rows * id_chars) |
            have(&c->columns[COLUMN_VALUE], bodies < ROOM_BODIES_MAX ? bodies : ROOM_BODIES_MAX);
 }
@@ -122,7 +87,7 @@ static int have_row(wr_topic_columns *c, const wr_topic_read *read, const wr_rec
 static inline bool is(wr_text text, const char name[4]) { return text.n == 4 && !memcmp(text.at, name, 4); }
 
 static void put_properties(wr_topic_columns *c, const wr_record *r, const uint8_t *bytes, wr_text *keys, wr_text *tag) {
-    wr_column *k = c->columns;
+    wr_memory *k = c->columns;
     uint32_t at = 0;
     wr_text name, value;
     while (wr_properties_next(bytes + r->properties_at, r->properties_length, &at, &name, &value)) {
@@ -142,7 +107,7 @@ static void put_properties(wr_topic_columns *c, const wr_record *r, const uint8_
 }
 
 static inline void put_row(wr_topic_columns *c, const wr_record *r, const uint8_t *bytes) {
-    wr_column *k = c->columns;
+    wr_memory *k = c->columns;
     const uint32_t row = c->rows++;
     wr_text keys = {0}, tag = {0};
     set64(&k[COLUMN_OFFSET], row, r->queue_offset);
@@ -164,7 +129,7 @@ static inline void put_row(wr_topic_columns *c, const wr_record *r, const uint8_
 
 /* No column may reach where 32 bits end: whether this record is one too many. */
 static inline bool is_full(const wr_topic_columns *c, const wr_record *r) {
-    const wr_column *k = c->columns;
+    const wr_memory *k = c->columns;
     const uint64_t most = k[COLUMN_VALUE].n + r->body_length;
     const uint64_t texts[] = {k[COLUMN_TEXT].n, k[COLUMN_NAME].n, k[COLUMN_ID].n, k[COLUMN_KEY].n, k[COLUMN_TAG].n};
     bool full = most > INT32_MAX;
@@ -192,7 +157,7 @@ int wr_topic_columns_fill(wr_topic_columns *c, wr_topic_read *read) {
             if (is_full(c, &r)) error = EOVERFLOW;
             else if (have_row(c, read, &r)) error = ENOMEM;
             if (error) break;
-            const wr_column *value = &c->columns[COLUMN_VALUE];
+            const wr_memory *value = &c->columns[COLUMN_VALUE];
             uint32_t crc = wr_copy_crc32(0, value->bytes + value->n, bytes + r.body_at, r.body_length);
             if ((crc & WR_BODY_CRC_MASK) == r.body_crc) {
                 put_row(c, &r, bytes);
@@ -209,16 +174,7 @@ PyObject *wr_topic_columns_give(wr_topic_columns *c) {
     if (!given) return NULL;
     const uint64_t numbers[3] = {c->rows, c->nulls[0], c->nulls[1]};
     for (int i = 0; given && i < 3 + COLUMNS_N; i++) {
-        PyObject *one;
-        if (i < 3) {
-            one = PyLong_FromUnsignedLongLong(numbers[i]);
-        } else {
-            wr_column *column = &c->columns[i - 3];
-            uint8_t *fitting = column->n && column->n < column->room / 2 ? realloc(column->bytes, column->n) : NULL;
-            if (fitting) column->bytes = fitting;
-            one = wr_memory_new(column->bytes, (Py_ssize_t)column->n);
-            *column = (wr_column){0};
-        }
+        PyObject *one = i < 3 ? PyLong_FromUnsignedLongLong(numbers[i]) : wr_memory_give(&c->columns[i - 3]);
         if (one) PyTuple_SET_ITEM(given, i, one);
         else Py_CLEAR(given);
     }
@@ -226,6 +182,6 @@ PyObject *wr_topic_columns_give(wr_topic_columns *c) {
 }
 
 void wr_topic_columns_free(wr_topic_columns *c) {
-    for (int i = 0; i < COLUMNS_N; i++) free(c->columns[i].bytes);
+    for (int i = 0; i < COLUMNS_N; i++) wr_memory_drop(&c->columns[i]);
     memset(c, 0, sizeof *c);
 }

@@ -1,7 +1,7 @@
 /* Messages of a topic as columns in memory of Arrow's layout. */
 #ifndef WR_BINDING_TOPIC_COLUMNS_H
 #define WR_BINDING_TOPIC_COLUMNS_H
-#include "binding/state.h"
+#include "binding/memory.h"
 #include "topics/read.h"
 
 enum {
@@ -27,12 +27,7 @@ enum {
 };
 
 typedef struct {
-    uint8_t *bytes;
-    uint64_t n, room;
-} wr_column;
-
-typedef struct {
-    wr_column columns[COLUMNS_N];
+    wr_memory columns[COLUMNS_N];
     uint32_t rows;
     uint32_t room;     /* rows: so many fit into columns where each has as many bytes */
     uint64_t nulls[2]; /* keys, tags */

@@ -249,22 +249,24 @@ static int request_of(PyObject *const *args, wr_topic_request *q) {
     return 0;
 }
 
+#define BATCH_ROOM 4096u
+#define BATCH_ROOM_MAX (32u << 20)
+
 typedef struct {
-    uint8_t *bytes;
-    uint64_t n, room;
+    wr_memory memory;
     wr_record_place *places;
     uint32_t records_n, places_room;
 } batch;
 
-static int batch_room(batch *b, uint64_t more) {
-    if (b->room - b->n < more) {
-        uint64_t room = b->room ? b->room : 4096;
-        while (room - b->n < more) room *= 2;
-        uint8_t *bytes = realloc(b->bytes, room);
-        if (!bytes) return ENOMEM;
-        b->bytes = bytes;
-        b->room = room;
-    }
+/* Ask for the room of all that comes: memory that grows is copied. */
+static int batch_room(batch *b, const wr_topic_read *read, const wr_record *r) {
+    if (b->records_n || read->request.tags_n) return 0;
+    const uint64_t bytes = wr_topic_read_expected(read, r) * r->size;
+    return wr_memory_have(&b->memory, bytes < BATCH_ROOM_MAX ? bytes : BATCH_ROOM_MAX, BATCH_ROOM);
+}
+
+static int batch_put(batch *b, const wr_record *r, const uint8_t *bytes) {
+    if (wr_memory_have(&b->memory, r->size, BATCH_ROOM)) return ENOMEM;
     if (b->records_n == b->places_room) {
         uint32_t room = b->places_room ? 2 * b->places_room : 64;
         wr_record_place *places = realloc(b->places, room * sizeof *places);
@@ -272,30 +274,23 @@ static int batch_room(batch *b, uint64_t more) {
         b->places = places;
         b->places_room = room;
     }
+    memcpy(b->memory.bytes + b->memory.n, bytes, r->size);
+    b->places[b->records_n++] = wr_record_place_of(b->memory.n, r);
+    b->memory.n += r->size;
     return 0;
-}
-
-static int batch_put(batch *b, const wr_record *r, const uint8_t *bytes) {
-    int error = batch_room(b, r->size);
-    if (error) return error;
-    memcpy(b->bytes + b->n, bytes, r->size);
-    b->places[b->records_n++] = wr_record_place_of(b->n, r);
-    b->n += r->size;
-    return 0;
-}
-
-/* The records of a batch as a list, whose memory is as large as they are; the batch is empty then. */
-static PyObject *batch_give(batch *b) {
-    uint8_t *fitting = b->n && b->n < b->room ? realloc(b->bytes, b->n) : NULL;
-    PyObject *list = wr_topic_records(fitting ? fitting : b->bytes, b->n, b->places, b->records_n);
-    free(b->places);
-    *b = (batch){0};
-    return list;
 }
 
 static void batch_free(batch *b) {
-    free(b->bytes);
+    wr_memory_drop(&b->memory);
     free(b->places);
+    *b = (batch){0};
+}
+
+/* The records of a batch as a list; the batch is empty then. */
+static PyObject *batch_give(batch *b) {
+    PyObject *list = wr_topic_records(&b->memory, b->places, b->records_n);
+    batch_free(b);
+    return list;
 }
 
 /* read(queue, offset, end, records_max, bytes_max, tags): the same with a list of records. */
@@ -322,7 +317,8 @@ static PyObject *reader_read(ReaderObject *self, PyObject *const *args, Py_ssize
     int error = read ? 0 : ENOMEM;
     Py_BEGIN_ALLOW_THREADS
     if (!error) error = wr_topic_read_begin(read, self->reader, &q);
-    while (!error && wr_topic_read_next(read, &r, &bytes)) error = batch_put(&b, &r, bytes);
+    while (!error && wr_topic_read_next(read, &r, &bytes))
+        if (!(error = batch_room(&b, read, &r))) error = batch_put(&b, &r, bytes);
     if (!error) error = wr_topic_read_end(read, &a);
     Py_END_ALLOW_THREADS
     PyMem_RawFree(read);
@@ -375,7 +371,7 @@ static PyObject *reader_seek(ReaderObject *self, PyObject *const *args, Py_ssize
 
 static void found_anew(void *context) {
     batch *b = context;
-    b->n = b->records_n = 0;
+    b->memory.n = b->records_n = 0;
 }
 
 static int found_put(void *context, const wr_record *record, const uint8_t *bytes) { return batch_put(context, record, bytes); }

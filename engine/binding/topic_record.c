@@ -2,11 +2,11 @@
  * millions looks at a part of each. */
 #include "binding/topic_record.h"
 #include "binding/arguments.h"
-#include "binding/memory.h"
 #include "kernel/bytes.h"
 #include "topics/message_id.h"
 #include "topics/properties.h"
 
+#define RECORD_ROOM 64u
 #define STORED_AT(r) (WR_LOG_HEAD_SIZE + wr_born_host_bytes(sys_flag_of(r)))
 
 typedef struct {
@@ -16,11 +16,11 @@ typedef struct {
     uint32_t size, body_at, body_length, properties_at, properties_length;
 } RecordObject;
 
-static PyObject *record_of(PyObject *memory, const uint8_t *batch, const wr_record_place *place) {
+static PyObject *record_of(PyObject *given, const wr_record_place *place) {
     RecordObject *self = PyObject_New(RecordObject, wr_module.record_type);
     if (!self) return NULL;
-    self->memory = Py_NewRef(memory);
-    self->bytes = batch + place->at;
+    self->memory = Py_NewRef(given);
+    self->bytes = wr_memory_of(given)->bytes + place->at;
     self->size = place->size;
     self->body_at = place->body_at;
     self->body_length = place->body_length;
@@ -29,14 +29,14 @@ static PyObject *record_of(PyObject *memory, const uint8_t *batch, const wr_reco
     return (PyObject *)self;
 }
 
-PyObject *wr_topic_records(uint8_t *bytes, uint64_t bytes_n, const wr_record_place *places, uint32_t n) {
-    PyObject *memory = wr_memory_new(bytes, (Py_ssize_t)bytes_n), *list = memory ? PyList_New(n) : NULL;
+PyObject *wr_topic_records(wr_memory *memory, const wr_record_place *places, uint32_t n) {
+    PyObject *given = wr_memory_give(memory), *list = given ? PyList_New(n) : NULL;
     for (uint32_t i = 0; list && i < n; i++) {
-        PyObject *record = record_of(memory, bytes, &places[i]);
+        PyObject *record = record_of(given, &places[i]);
         if (record) PyList_SET_ITEM(list, i, record);
         else Py_CLEAR(list);
     }
-    Py_XDECREF(memory);
+    Py_XDECREF(given);
     return list;
 }
 
@@ -46,22 +46,23 @@ static PyObject *record_make(PyTypeObject *type, PyObject *args, PyObject *keywo
     Py_buffer given;
     (void)type;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "y*:Record", names, &given)) return NULL;
-    uint8_t *bytes = malloc((size_t)given.len + 1);
+    wr_memory memory = {0};
     wr_record r;
     wr_scan found = WR_SCAN_BAD;
-    if (bytes) memcpy(bytes, given.buf, (size_t)given.len);
-    Py_ssize_t n = given.len;
+    const uint64_t n = (uint64_t)given.len;
+    const int error = wr_memory_grow(&memory, n, RECORD_ROOM);
+    if (!error) memcpy(memory.bytes, given.buf, n);
     PyBuffer_Release(&given);
-    if (!bytes) return PyErr_NoMemory();
-    if (n > (Py_ssize_t)WR_LOG_HEAD_SIZE)
-        found = wr_record_scan(bytes, (uint64_t)n, wr_get64(bytes + WR_LOG_HEAD_AT_PHYSICAL_OFFSET), WR_SCAN_ALL, &r);
+    if (error) return PyErr_NoMemory();
+    memory.n = n;
+    if (n > WR_LOG_HEAD_SIZE) found = wr_record_scan(memory.bytes, n, wr_get64(memory.bytes + WR_LOG_HEAD_AT_PHYSICAL_OFFSET), WR_SCAN_ALL, &r);
     if (found != WR_SCAN_RECORD || r.size != n) {
-        free(bytes);
+        wr_memory_drop(&memory);
         return PyErr_Format(PyExc_ValueError, "these bytes are no record of a topic's log");
     }
-    wr_record_place place = wr_record_place_of(0, &r);
-    PyObject *memory = wr_memory_new(bytes, n), *record = memory ? record_of(memory, bytes, &place) : NULL;
-    Py_XDECREF(memory);
+    const wr_record_place place = wr_record_place_of(0, &r);
+    PyObject *bytes = wr_memory_give(&memory), *record = bytes ? record_of(bytes, &place) : NULL;
+    Py_XDECREF(bytes);
     return record;
 }
 

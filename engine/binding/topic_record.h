@@ -1,7 +1,7 @@
 /* The type Record: a message that was read from a topic. */
 #ifndef WR_BINDING_TOPIC_RECORD_H
 #define WR_BINDING_TOPIC_RECORD_H
-#include "binding/state.h"
+#include "binding/memory.h"
 #include "topics/record.h"
 
 /* Where a record lies in its batch, and its parts in it. */
@@ -14,6 +14,6 @@ static inline wr_record_place wr_record_place_of(uint64_t at, const wr_record *r
     return (wr_record_place){at, r->size, r->body_at, r->body_length, r->properties_at, r->properties_length};
 }
 
-/* A list of the n records in `bytes` (from malloc; they are its own from now on, also when it fails), which were checked. */
-PyObject *wr_topic_records(uint8_t *bytes, uint64_t bytes_n, const wr_record_place *places, uint32_t n);
+/* A list of the n records in `memory`, which were checked; it is empty then, also when this fails. */
+PyObject *wr_topic_records(wr_memory *memory, const wr_record_place *places, uint32_t n);
 #endif

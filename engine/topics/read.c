@@ -276,6 +276,14 @@ bool wr_topic_read_again(wr_topic_read *read, wr_record *record, const uint8_t *
     return take_other(read, kind, error);
 }
 
+uint64_t wr_topic_read_expected(const wr_topic_read *read, const wr_record *first) {
+    const wr_topic_request *q = &read->request;
+    uint64_t n = read->stop - first->queue_offset;
+    const uint64_t fit = q->bytes_max / first->size + 1;
+    if (n > fit) n = fit;
+    return n < q->records_max ? n : q->records_max;
+}
+
 int wr_topic_read_end(wr_topic_read *read, wr_topic_read_result *result) {
     *result = read->result;
     return read->error;

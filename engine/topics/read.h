@@ -67,6 +67,9 @@ bool wr_topic_read_next(wr_topic_read *read, wr_record *record, const uint8_t **
 /* The body of the record given last does not have its checksum: it is read once more. False: the read is over, and what was given is none. */
 bool wr_topic_read_again(wr_topic_read *read, wr_record *record, const uint8_t **bytes);
 
+/* After the first record: how many come with it, if they all are as large and have a wanted tag. For who makes room. */
+uint64_t wr_topic_read_expected(const wr_topic_read *read, const wr_record *first);
+
 /* 0 with *result, or an errno of the system, when nothing was found before it. */
 int wr_topic_read_end(wr_topic_read *read, wr_topic_read_result *result);
 #endif

@@ -8,6 +8,7 @@ and asks for ranges, times and keys of them.
 
 import copy
 import pickle
+import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -587,6 +588,44 @@ def compare(folder: TopicFolder, messages: list[Any], data: st.DataObject) -> No
         records = reading.find(key, since=since, until=stored, limit=limit)
         assert len(records) == min(limit, len(hits))
         assert all(same(record, made) for record, made in zip(records, hits, strict=False))
+
+
+# ---- memory of answers
+# -----------------------------------------------------------------------------------------------------------
+
+
+def bodies_in(answer: pa.RecordBatch | list[warren.Record]) -> list[bytes]:
+    return answer.column("value").to_pylist() if isinstance(answer, pa.RecordBatch) else [one.body for one in answer]
+
+
+def keep_and_let_go(path: Path, seed: int) -> int:
+    """Large answers, of which some are kept for a while. Returns how many there were."""
+    rng, folder = random.Random(seed), TopicFolder(path, log_bytes=1 << 24)
+    bodies = [rng.randbytes(rng.choice((1_000, 300_000, 900_000))) for _ in range(24)]
+    for n, body in enumerate(bodies):
+        folder.append(0, body, NOW + n)
+    reading = folder.reading()
+    kept: list[tuple[int, pa.RecordBatch | list[warren.Record]]] = []
+    for turn in range(80):
+        at, most = rng.randrange(len(bodies)), rng.choice((1 << 20, 1 << 22, 1 << 25))
+        if turn % 2:
+            kept.append((at, reading.read_arrow(0, at, max_bytes=most)))
+        else:
+            kept.append((at, reading.read(0, at, max=rng.choice((4, 40)), max_bytes=most).records))
+        while len(kept) > rng.choice((2, 6)):
+            del kept[rng.randrange(len(kept))]
+        for first, answer in kept:
+            found = bodies_in(answer)
+            assert found
+            assert found == bodies[first : first + len(found)], (turn, first)
+    folder.close()
+    return turn + 1
+
+
+def test_memory_that_is_used_again_is_nobodys(tmp_path: Path, seed: int) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        ran = [pool.submit(keep_and_let_go, tmp_path / str(n), seed + n) for n in range(2)]
+        assert [one.result() for one in ran] == [80, 80]
 
 
 # ---- what was confirmed, and is not shown yet
