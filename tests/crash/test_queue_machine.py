@@ -131,6 +131,18 @@ def test_the_model_knows_expiry() -> None:
     assert [(letter.entry.key, letter.reason) for letter in queue.letters] == [("a|1", "expired"), ("b|1", "expired")]
 
 
+def test_the_model_counts_what_expired_behind_another_until_it_is_the_head() -> None:
+    queue = model("a|1")
+    queue.publish(["b|1", "c|1"], ttl=1.0)
+    for _ in range(2):
+        queue.compare(rows("a|1"), learn=False)
+        assert queue.bounds() == (1, 3)
+    queue.deliver("me", "a|1", 0, False, 0)
+    queue.settle("me", [0], multiple=False, how="ack")
+    queue.compare([], learn=False)
+    assert queue.bounds() == (0, 0)
+
+
 def test_the_model_knows_delay() -> None:
     now = time.time()
     queue = model("a|1")

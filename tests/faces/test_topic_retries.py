@@ -64,8 +64,8 @@ def test_it_comes_again_as_it_was_and_is_a_dead_letter_in_the_end(topic: warren.
     topic.append_many([b"%d" % n for n in range(5)], queue=1)
     with topic.reader(group="g", max_reconsume_times=2) as reader:
         first = reader.get(TIMEOUT)
-        reader.retry(first, delay=SOON)
         assert [reader.get(TIMEOUT).body for _ in range(5)] == [b"%d" % n for n in range(5)]
+        reader.retry(first, delay=SOON)
         for times in (1, 2):
             again = reader.get(TIMEOUT)
             assert (again.queue, again.offset, again.physical_offset) == (1, 0, position.physical_offset)
@@ -257,9 +257,9 @@ def test_so_many_retries_of_a_queue_are_remembered(topic: warren.Topic, monkeypa
 def test_a_topic_worker_that_stands_still_or_dies(running: RealNode, topic: warren.Topic) -> None:
     topic.append_many([b"%d" % n for n in range(4)], queue=0)
     with topic.reader(group="g", commit="manual") as reader:
-        reader.retry(reader.get(TIMEOUT), delay=SOON)
-        second = reader.get(TIMEOUT)
-        assert second.body == b"1"
+        first, second = reader.get(TIMEOUT), reader.get(TIMEOUT)
+        assert (first.body, second.body) == (b"0", b"1")
+        reader.retry(first, delay=SOON)
         worker = running.pids()["topic_worker"]
         os.kill(worker, signal.SIGSTOP)
         try:
@@ -430,8 +430,9 @@ def test_a_group_of_which_a_topic_was_left_is_deleted_by_a_second_call(
 def test_the_retry_topic_goes_under_a_reader(node: warren.Node, topic: warren.Topic) -> None:
     topic.append_many([b"0", b"1"], queue=0)
     with topic.reader(group="g") as reader:
-        reader.retry(reader.get(TIMEOUT), delay=SOON)
+        first = reader.get(TIMEOUT)
         assert reader.get(TIMEOUT).body == b"1"
+        reader.retry(first, delay=SOON)
         again = reader.get(TIMEOUT)
         node.topic(retry_name(topic)).delete()
         assert reader.get_many(timeout=0.2) == []

@@ -104,10 +104,12 @@ class QueueModel:
         """What nobody has in hand, in order of publication."""
         return [entry for entry in self.entries if entry.holder is None]
 
+    def _level(self, entry: Entry) -> int:
+        return min(entry.priority, int(self.arguments.get("max_priority", 0)))
+
     def in_turn(self) -> list[Entry]:
         """The same in the order of delivery."""
-        most = self.arguments.get("max_priority", 0)
-        return sorted(self.ready, key=lambda entry: -min(entry.priority, most))
+        return sorted(self.ready, key=lambda entry: -self._level(entry))
 
     def held(self, client: str) -> list[Entry]:
         """What a client has in hand, in order of publication."""
@@ -300,11 +302,15 @@ class QueueModel:
             self.look(entry, tag, redelivered, count)
         if self.consumers:
             return
+        led: set[int] = set()  # levels with a message that is shown
         for entry, presence in states.items():
             if entry.key in there:
                 entry.doubtful = False
-            elif presence is Presence.MAYBE and (entry.doubtful or entry.expires is not None):
-                self.die(entry, "delivery_limit" if entry.doubtful else "expired")
+                led.add(self._level(entry))
+            elif presence is Presence.MAYBE and entry.doubtful:
+                self.die(entry, "delivery_limit")
+            elif presence is Presence.MAYBE and entry.expires is not None and self._level(entry) not in led:
+                self.die(entry, "expired")  # behind one that lives it is counted until it is the head
         head = next(iter(self.in_turn()), None)
         assert head is None or head.key not in there or not head.overdue(before), (
             f"{self.name}: {head} is at the head and should have expired"
