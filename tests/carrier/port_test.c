@@ -3,6 +3,7 @@
  *
  * A shadow map of the arena knows which bytes are still needed; every allocation is checked against it. */
 #include "ipc/core/port.h"
+#include "support/check.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +11,6 @@
 #define SERVERS 3
 #define RING 64
 #define ARENA 65536
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
-            abort();                                                                 \
-        }                                                                            \
-    } while (0)
 
 typedef struct {
     wr_superblock *super;

@@ -6,6 +6,7 @@
  */
 #include "ipc/core/port.h"
 #include "kernel/delivery.h"
+#include "support/check.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,14 +18,6 @@
 #define SLOTS 32
 #define ARENA 65536
 #define COMMANDS 60000
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
-            abort();                                                                 \
-        }                                                                            \
-    } while (0)
 
 static wr_superblock *super;
 static wr_port port;

@@ -472,6 +472,13 @@ def test_children_of_c_tests_end_with_them() -> None:
     assert [path.name for path in sources] == ["check.h"], "fork_child() of tests/support/check.h is for this"
 
 
+def test_c_tests_have_one_check() -> None:
+    """support/check.h: it says where a test failed, and removes what the test made."""
+    sources = [path for suffix in ("c", "h") for path in sorted((ROOT / "tests").rglob(f"*.{suffix}"))]
+    own = [str(path.relative_to(ROOT)) for path in sources if "#define CHECK(" in path.read_text()]
+    assert own == ["tests/support/check.h"]
+
+
 def test_every_rule_says_what_breaks_and_is_held_by_tests_that_exist() -> None:
     wrong = []
     for number, text in rules().items():

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE /* O_DIRECT */
 #include "kernel/log.h"
 #include "kernel/protocol.h"
+#include "support/check.h"
 #include "support/random.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,14 +16,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 #define FILE_BYTES (16 * 4096u)
 #define FILES_MAX 4096

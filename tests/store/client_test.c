@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "store/index.h"
 #include "store/removals.h"
+#include "support/check.h"
 #include "support/random.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,15 +13,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                      \
-    do {                                                                                      \
-        if (!(condition)) {                                                                   \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            clean_up();                                                                       \
-            exit(1);                                                                          \
-        }                                                                                     \
-    } while (0)
 
 enum { RING = 64, ROWS = 1024, FILE_BYTES = 64 * 4096, HASH_ROWS = 256, TABLE_ROWS = 16 };
 static const uint64_t ARENA = 64 * 1024;
@@ -92,6 +84,7 @@ static void set_up(void) {
                                        .view_of = view_of};
     }
     snprintf(folder, sizeof folder, "%s/storeclient-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    check_clean_up = clean_up;
     CHECK(mkdtemp(folder));
     for (int i = 0; i < 2; i++) clients[i].directory_fd = open(folder, O_RDONLY | O_DIRECTORY);
 }

@@ -1,17 +1,10 @@
 /* Goal: the directory holds what was put into it until it is removed, wherever hints point; neighbours share the row of their group, and
  * do not crowd one bucket. Method: words and ids, some of them random. Prints its seed. The index: index_test.c. */
 #include "store/directory.h"
+#include "support/check.h"
 #include "support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);           \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 
 static void test_directory(void) {

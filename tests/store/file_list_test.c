@@ -4,18 +4,11 @@
  * is found and the damage named. Every bit of a list file flipped, every field set to absurd values under a right checksum, every
  * prefix, random bytes: decode says no, or gives a list that lies inside the file. Prints its seed. */
 #include "store/file_list.h"
+#include "support/check.h"
 #include "support/random.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#define CHECK(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 #define SALT 0x0123456789abcdefull
 #define NODE 77ull

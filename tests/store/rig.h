@@ -13,6 +13,7 @@
 #include "store/swing.h"
 #include "store/waters.h"
 #include "store/client.h"
+#include "support/check.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,15 +21,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-
-#define CHECK(condition)                                                                                  \
-    do {                                                                                                  \
-        if (!(condition)) {                                                                               \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);             \
-            clean_up();                                                                                   \
-            exit(1);                                                                                      \
-        }                                                                                                 \
-    } while (0)
 
 #define EXTENTS_MAX 8
 
@@ -78,6 +70,7 @@ static void *shm_region(const char *what, uint32_t number, uint64_t generation, 
 
 static void make_folder(void) {
     snprintf(folder, sizeof folder, "%s/warren-store-test-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    check_clean_up = clean_up;
     CHECK(mkdtemp(folder));
     for (int n = 0; n < 2; n++) {
         char path[300];
