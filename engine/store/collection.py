@@ -31,6 +31,7 @@ from warren.engine import _core
 from warren.engine.errors import StoreError
 from warren.engine.kernel import segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
+from warren.engine.kernel.removal import Removal
 from warren.engine.kernel.segment import unfinished_path
 from warren.engine.saying import Say, counted
 from warren.engine.store.choose import choose, pressed, triggered
@@ -531,22 +532,25 @@ class GarbageCollection:
                 f"cannot remove the lists of files {_numbers(files)}: {error}; they stay until the next start", WARNING
             )
             return []
-        for file in files:
-            path = data_path(self.folder, file)
+        with Removal() as removal:
+            for file in files:
+                path = data_path(self.folder, file)
+                try:
+                    removal.add(path)
+                    if file in damaged:
+                        self._around.quarantine(path, [loss for loss in losses if loss.file == file])
+                    else:
+                        self._around.discard(path)
+                    gone.append(file)
+                except (OSError, StoreError) as error:
+                    self._say(f"cannot remove {path}: {error}; it stays until the next start", WARNING)
             try:
-                if file in damaged:
-                    self._around.quarantine(path, [loss for loss in losses if loss.file == file])
-                else:
-                    self._around.discard(path)
-                gone.append(file)
-            except (OSError, StoreError) as error:
-                self._say(f"cannot remove {path}: {error}; it stays until the next start", WARNING)
-        try:
-            segment.sync_directory(self.folder)
-        except StoreError as error:
-            # As far as anybody knows the files are there: what pins itself to them stays, too.
-            self._say(f"cannot make it durable that files {_numbers(files)} are gone: {error}", WARNING)
-            return []
+                segment.sync_directory(self.folder)
+            except StoreError as error:
+                # As far as anybody knows the files are there: what pins itself to them stays, too.
+                self._say(f"cannot make it durable that files {_numbers(files)} are gone: {error}", WARNING)
+                return []
+            removal.give_back()
         self.superblock.crash_point(CONSTANTS["CRASH_RETIRED"])
         return gone
 

@@ -5,8 +5,8 @@
  *   What was copied out of the ring is the log's, or it is not used (wr_topic_ring_read).
  *   The window holds bytes that never change again: it was read as far as its reader knows of records. Whoever reads on a guess
  *   drops it (wr_log_reader_drop).
- *   Files keep their bytes for whoever has them open, also removed ones. A file of a name may be another one after a restart of
- *   the log's owner: wr_log_reader_begin lets go of all. */
+ *   A file never changes for whoever has it open, but when it is gone: then it is cut (kernel/removal.py), and ends too early. A file of
+ *   a name may be another one after a restart of the log's owner: wr_log_reader_begin lets go of all. */
 #ifndef WR_TOPICS_LOG_READER_H
 #define WR_TOPICS_LOG_READER_H
 #include <stdbool.h>

@@ -29,6 +29,7 @@ from typing import Any
 from warren.engine import _core
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.kernel.removal import Removal
 from warren.engine.saying import Say
 from warren.engine.topics import bounds, log_files, retention_rules
 from warren.engine.topics.declared import Declaration
@@ -329,10 +330,12 @@ class Retention(Looker):
 
     def _unlink(self, base: int) -> None:
         path = log_files.path_of(self.place.folder, base)
-        with atomic_file.file_explained(f"cannot remove {path}"):
+        with atomic_file.file_explained(f"cannot remove {path}"), Removal() as removal:
+            removal.add(path)
             path.unlink(missing_ok=True)
             self._reached("retain.removed")
             segment.sync_directory(self.place.folder.log)
+            removal.give_back()
         self._first = base + self.place.log_file_bytes
 
     def _tell_clean(self) -> None:

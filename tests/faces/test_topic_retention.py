@@ -5,6 +5,8 @@ Method: a real node with small files, which looks all the time; programs as user
 with a hold; a small disk.
 """
 
+import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import warren
 from warren import ReadStatus
 
 from support import command_line
+from support.files import gone
 from support.real_node import RealNode
 from support.small_disk import Disk, alarm_off, alarm_row, status
 from support.waiting import patience, wait_until
@@ -144,6 +147,28 @@ def test_a_reader_in_the_middle_of_removals_gets_messages_or_is_told(own: RealNo
     assert read > 100
     assert topic.offsets(0)[1] == 1500
     assert late or topic.offsets(0)[0] <= at
+
+
+def test_files_that_go_give_their_space_back_whoever_has_them_open(own: RealNode, node: warren.Node) -> None:
+    """An idle reader has them open as long as it lives; a copy by links keeps what it has."""
+    topic = node.topic("t", queues=1)
+    fill(topic, 3)
+    first = topic.read(0, 0, max=300, max_bytes=1 << 25).records[0]
+    log = own.directory / "topics" / "commitlog"
+    copied = own.directory.parent / "copied"
+    with contextlib.ExitStack() as open_:
+        files = [open_.enter_context(path.open("rb")) for path in sorted(log.iterdir())]
+        copied.hardlink_to(sorted(log.iterdir())[1])
+        content = copied.read_bytes()
+        topic.set(retention_bytes=150_000)
+        wait_until(lambda: first_file(own) >= 2 << 20, 60, what="the removal")
+        wait_until(lambda: not os.fstat(files[0].fileno()).st_blocks, 30, what="the space")
+        assert [gone(file) for file in files] == [True, False, *([False] * (len(files) - 2))]
+        assert copied.read_bytes() == content
+    assert topic.read(0, 5).status is ReadStatus.OFFSET_TOO_SMALL
+    assert topic.find_id(first.message_id) is None
+    low, high = topic.offsets(0)
+    assert [record.offset for record in topic.find("k", limit=1000)] == list(range(high - 1, low - 1, -1))
 
 
 HOLDER = """

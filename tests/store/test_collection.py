@@ -29,7 +29,7 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.kernel.quarantine import entries
 from warren.ipc.superblock import Superblock
 
-from support.files import contents, sizes
+from support.files import contents, gone, sizes
 from support.long import in_part
 from support.real_node import RealNode
 from support.waiting import patience, wait_until
@@ -316,6 +316,23 @@ def test_the_transient_store_is_collected(tmp_path: Path) -> None:
         churn.until(lambda: node.status()["store_transient"]["collected"] > 3)
         churn.check()
         assert node.status()["store"]["collected"] == 0
+
+
+def test_files_that_go_give_their_space_back_whoever_has_them_open(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    with (
+        RealNode(directory, **SETTINGS, spare_files=0),
+        warren.attach(directory) as node,
+        contextlib.ExitStack() as open_,
+    ):
+        churn = Churn(node.store(), 7)
+        churn.until(lambda: churn.written > 1000)
+        files = [open_.enter_context(path.open("rb")) for path in folder(directory).glob("*.rdq")]
+        churn.until(lambda: sum(gone(file) for file in files) > 2)
+        wait_until(
+            lambda: not any(gone(file) and os.fstat(file.fileno()).st_size for file in files), 30, what="the space"
+        )
+        churn.check()
 
 
 def test_a_full_disk_during_collections(small_disk: Path) -> None:

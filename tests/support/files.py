@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
+from typing import IO
 
 
 def contents(folder: Path, pattern: str) -> dict[Path, bytes]:
@@ -23,3 +25,8 @@ def sizes(folder: Path, pattern: str) -> dict[Path, tuple[int, int]]:
             told = path.lstat()
             found[path] = told.st_size, told.st_blocks * 512
     return found
+
+
+def gone(file: IO[bytes]) -> bool:
+    """Whether an open file has no name any more."""
+    return not os.fstat(file.fileno()).st_nlink

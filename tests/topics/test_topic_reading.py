@@ -590,6 +590,28 @@ def compare(folder: TopicFolder, messages: list[Any], data: st.DataObject) -> No
         assert all(same(record, made) for record, made in zip(records, hits, strict=False))
 
 
+def test_a_file_that_was_cut_because_it_goes_is_no_damage(folder: TopicFolder) -> None:
+    """Retention removes it, and then gives its space back, while a reader stands in it."""
+    wrote = [folder.append(0, b"%d" % n * 4000, NOW + n, {"KEYS": "k"}) for n in range(60)]
+    reading = folder.reading()
+    assert len(reading.read(0, 0, max=60, max_bytes=1 << 25).records) == 60
+    first, second = (folder.log_file(position) for position in (0, folder.log_bytes))
+    begin = next(fields for fields in wrote if fields["physical_offset"] >= folder.log_bytes)
+    with first.open("r+b") as file:
+        first.unlink()
+        file.truncate(0)
+        folder.header("first", folder.log_bytes)
+        for _look in range(2):  # the minimum rises before the file goes; this one was asked for before that
+            result = reading.read(0, 3)
+            assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVING, 4)
+            with pytest.raises(warren.DataLoss):
+                reading.read_arrow(0, 3)
+            assert reading.find_id(id_of(wrote[3])) is None
+            assert [record.offset for record in reading.find("k")][-1] == begin["queue_offset"]
+    assert second.exists()
+    assert reading.read(0, begin["queue_offset"], max=1).records[0].body == begin["body"]
+
+
 # ---- memory of answers
 # -----------------------------------------------------------------------------------------------------------
 
