@@ -20,7 +20,7 @@ from warren.engine.topics.formats import DELAY_LEVELS_MS
 
 from support.real_node import RealNode
 from support.topic_log import logged
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -59,9 +59,9 @@ def test_it_comes_when_its_time_has_come(node: warren.Node, topic: warren.Topic)
 
 
 def test_times_and_levels(topic: warren.Topic) -> None:
+    topic.append(b"first", queue=0, at=now_ms() - 60_000)  # its time is over: it comes at once
     at = datetime.now(UTC) + timedelta(milliseconds=200)
     topic.append(b"second", queue=0, at=at)
-    topic.append(b"first", queue=0, at=now_ms() - 60_000)  # its time is over: it comes at once
     topic.append(b"third", queue=0, delay_level=1)
     records = came(topic, 0, 3)
     assert [record.body for record in records] == [b"first", b"second", b"third"]
@@ -72,7 +72,8 @@ def test_times_and_levels(topic: warren.Topic) -> None:
 
 
 def test_many_come_one_by_one_in_the_order_of_their_times(topic: warren.Topic) -> None:
-    late = topic.append_many([b"%d" % n for n in range(300)], keys=[f"k{n}" for n in range(300)], queue=0, delay=0.4)
+    delay = 0.4 * patience()
+    late = topic.append_many([b"%d" % n for n in range(300)], keys=[f"k{n}" for n in range(300)], queue=0, delay=delay)
     soon = topic.append_many([b"soon"] * 50, queue=0, delay=0.01)
     each = topic.append_many([b"a", b"b", b"c", b"d"], queue=None, keys=["x", "y", "z", "x"], delay=0.5)
     assert {position.offset for position in [*late, *soon, *each]} == {-1}

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,11 @@ def test_a_message_that_is_nacked_with_a_delay_comes_later_the_same(node: warren
     queue.put(b"again", headers={"n": 1})
     queue.put(b"next")
     first = queue.get(timeout=10)
-    first.nack(delay=0.2)
     assert queue.get(timeout=10).body == b"next"
+    began = time.monotonic()
+    first.nack(delay=0.2)
     again = queue.get(timeout=60)
+    assert time.monotonic() - began > 0.19
     assert (again.body, again.headers, again.delivery_tag) == (b"again", {"n": 1}, first.delivery_tag)
     assert (again.message_id, again.delivery_count, again.redelivered) == (first.message_id, 1, True)
     again.nack(delay=3600)
