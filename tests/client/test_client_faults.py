@@ -16,7 +16,7 @@ from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
 
 from support.real_node import RealNode
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 
@@ -139,7 +139,7 @@ def test_a_killed_supervisor_is_not_noticed(running: RealNode) -> None:
         before = time.monotonic()
         queue.put(b"x", timeout=5)
         assert queue.get(timeout=5).body == b"x"
-        assert time.monotonic() - before < 1
+        assert time.monotonic() - before < patience()
         node.queue("another").put(b"y", timeout=10)
         old = running.process
         pid = wait_until(lambda: node.ping()["pid"], 20)
@@ -189,7 +189,7 @@ def test_when_all_are_killed_nobody_hangs_and_nothing_is_lost(running: RealNode)
             queue.put(b"1000")
         with pytest.raises(warren.PeerLost):
             queue.put(b"1001", timeout=0.2)
-        assert time.monotonic() - before < 8
+        assert time.monotonic() - before < 8 * patience()
         running.start()
         assert everything(queue) == [b"%d" % n for n in range(1002)], "what was submitted was executed, once"
 

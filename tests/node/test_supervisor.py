@@ -56,7 +56,7 @@ from support.dummy_node import Starter, behave, gone, kill, register, start
 from support.heard import Heard
 from support.raw_control import connected
 from support.real_node import RealNode
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 __all__ = ["start"]  # a fixture
@@ -1050,7 +1050,7 @@ def test_no_process_waits_for_the_dead(start: Starter) -> None:
         os.close(pidfd)
     began = time.monotonic()
     assert node.end()[0] == 0
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 20 * patience()
 
 
 # ---- deaths at any moment -----------------------------------------------------------------------------------------
