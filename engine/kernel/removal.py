@@ -39,7 +39,7 @@ class Removal:
     def give_back(self) -> None:
         """Their names are gone for good."""
         for descriptor in self._descriptors:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and not found.st_nlink:
-                with contextlib.suppress(OSError):  # then it comes when nobody has it open
+            with contextlib.suppress(OSError):  # then it comes when nobody has it open
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode) and not found.st_nlink:
                     os.ftruncate(descriptor, 0)
