@@ -35,6 +35,7 @@ from warren.engine.kernel import atomic_file, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, FORMAT_VERSION, FRAME
 from warren.engine.kernel.protocol import PROTOCOL
+from warren.engine.kernel.removal import Removal
 from warren.engine.saying import Say, counted, silent
 from warren.engine.store import clean_mark
 from warren.engine.store.clean_mark import CleanMark
@@ -315,12 +316,17 @@ class Recovery:
             for file in files:
                 list_path(self.folder, file.number).unlink(missing_ok=True)
             segment.sync_directory(self.folder)  # a list without its file would say that the file is missing
-            for file in files:
-                file.path.unlink(missing_ok=True)
-                self._crash("START_SUPERSEDED")
+            with Removal() as removal:
+                for file in files:
+                    removal.add(file.path)
+                    file.path.unlink(missing_ok=True)
+                    self._crash("START_SUPERSEDED")
+                segment.sync_directory(self.folder)
+                removal.give_back()
+        except StoreError:
+            raise
         except OSError as error:
             raise atomic_file.explain(error, f"cannot remove files of {self.folder} that were collected") from error
-        segment.sync_directory(self.folder)
 
     # -- what the files say -------------------------------------------------------------------------------------
 

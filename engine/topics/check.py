@@ -24,6 +24,7 @@ from warren.engine.config import Settings
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
+from warren.engine.topics import log_files
 from warren.engine.topics.compacted_check import KIND as COMPACTED
 from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
@@ -67,6 +68,9 @@ class TopicsCheck:
         self.folder = folder
         self.running = running
         self.found: list[Found] = []
+        self.shrunk = (
+            False  #: the log lost its first file while it was looked at: what lies behind that may not have been
+        )
         self._settings = settings
         self._topics = tuple(topics)
         self._whose = node_bytes(node_id), boot_bytes()
@@ -98,6 +102,7 @@ class TopicsCheck:
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
         self._check_log(bases, ends, counts, limit, kind)
         self._check_there(bases, kind, counts)
+        self.shrunk = bool(bases) and not log_files.path_of(self.folder, bases[0]).exists()
         return self.found
 
     @contextlib.contextmanager

@@ -236,9 +236,10 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
     reserve.unlink()
     there: list[int] = []
     with api.open(directory, idle_exit=60) as node:
-        while taken := node.queue("q").get_many(timeout=1.0 if there else 60.0):
-            there += [int(message.body[:6]) for message in taken]
-            for message in taken:
+        queue = node.queue("q")
+        while queue.depth():
+            for message in queue.get_many(timeout=60):
+                there.append(int(message.body[:6]))
                 message.ack()
     assert there == sorted(set(there))
     assert set(confirmed) <= set(there)

@@ -469,6 +469,30 @@ def test_beside_a_worker_that_appends_nothing_is_wrong(tmp_path: Path) -> None:
         assert life.stop()
 
 
+def test_a_look_that_retention_shortened_says_so(made: Made, tmp_path: Path) -> None:
+    """It was in the file that was removed, and has not seen what lies behind that."""
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    checked = checking(node_at(path))
+    checked.running = True
+    first, *others = sorted(checked.folder.log.iterdir())
+    assert others
+
+    def remove(told: dict[tuple[int, int], int]) -> list[Found]:
+        if first.exists():
+            with first.open("r+b") as file:
+                first.unlink()
+                file.truncate(0)
+        return examine(told)
+
+    examine = checked._compacted.examine
+    checked._compacted.examine = remove  # type: ignore[method-assign]
+    checked.examine()
+    assert checked.shrunk
+    checked.examine()
+    assert not checked.shrunk
+
+
 def test_a_topic_that_was_deleted_leaves_no_problem(made: Made, tmp_path: Path) -> None:
     """Its records stay in the log; its keys may be in the index, or not."""
     path = tmp_path / "node"

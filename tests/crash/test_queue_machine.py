@@ -137,6 +137,12 @@ def test_the_model_counts_what_expired_behind_another_until_it_is_the_head() -> 
     for _ in range(2):
         queue.compare(rows("a|1"), learn=False)
         assert queue.bounds() == (1, 3)
+    for seen in (
+        lambda: queue.deliver("me", "b|1", 1, False, 0),
+        lambda: queue.compare(rows("a|1", "b|1"), learn=False),
+    ):
+        with pytest.raises(AssertionError, match="seen again after it expired"):
+            seen()
     queue.deliver("me", "a|1", 0, False, 0)
     queue.settle("me", [0], multiple=False, how="ack")
     queue.compare([], learn=False)

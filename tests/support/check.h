@@ -12,6 +12,7 @@ static void (*check_clean_up)(void);
 static inline void check_failed(const char *file, int line, const char *what) {
     fprintf(stderr, "%s:%d: %s (errno %d)\n", file, line, what, errno);
     if (check_clean_up) check_clean_up();
+    fflush(NULL); /* what was said before, as the seed */
     _exit(1); /* not abort: that is how a server ends which has no memory */
 }
 

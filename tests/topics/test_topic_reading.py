@@ -739,9 +739,13 @@ def test_nobody_waits_without_end(folder: TopicFolder, kind: str, why: str, monk
 @pytest.mark.usefixtures("endless")
 def test_when_nobody_is_alive_no_answer_lacks_what_was_confirmed(folder: TopicFolder, kind: str) -> None:
     last, reading = hide(folder, 20), folder.reading(deserted=True)
-    with pytest.raises(warren.PeerLost, match="can only be read when it is started again"):
+    shown = read_offsets(reading, 15)  # a read says nothing of what lies behind its messages
+    assert shown == [15, 16, 17, 18]
+    if kind in ("read on", "tag"):
+        assert KINDS[kind](reading, last)[-1] == 17 + (kind == "read on")
+        return
+    with pytest.raises(warren.PeerLost, match="can only be seen in topic 'flights' when it is started again"):
         KINDS[kind](reading, last)
-    assert [record.offset for record in reading.read(0, 15, max=4).records] == [15, 16, 17, 18]
 
 
 @pytest.mark.usefixtures("endless")

@@ -50,6 +50,8 @@ class Entry:
     holder: str | None = None
     tag: int | None = None
     gone_at: float = 0.0
+    #: it expired behind another, and nobody sees it any more
+    hidden: bool = False
 
     def __repr__(self) -> str:
         marks = f"{'w' * self.weak}{'s' * self.shaken}{self.handed or ''}"
@@ -217,6 +219,7 @@ class QueueModel:
 
     def look(self, entry: Entry, tag: int, redelivered: bool, count: int) -> None:
         """An entry was seen, in hand or from afar."""
+        assert not entry.hidden, f"{self.name}: {entry} is seen again after it expired"
         assert not entry.handed or redelivered, f"{self.name}: {entry} was delivered before and bears no mark"
         assert entry.handed or entry.shaken or not redelivered, f"{self.name}: {entry} bears a mark and never came"
         assert entry.shaken or count == entry.handed, f"{self.name}: {entry} counts {count} deliveries"
@@ -309,8 +312,11 @@ class QueueModel:
                 led.add(self._level(entry))
             elif presence is Presence.MAYBE and entry.doubtful:
                 self.die(entry, "delivery_limit")
-            elif presence is Presence.MAYBE and entry.expires is not None and self._level(entry) not in led:
-                self.die(entry, "expired")  # behind one that lives it is counted until it is the head
+            elif presence is Presence.MAYBE and entry.expires is not None:
+                if self._level(entry) in led:
+                    entry.hidden = True  # behind one that lives it is counted until it is the head
+                else:
+                    self.die(entry, "expired")
         head = next(iter(self.in_turn()), None)
         assert head is None or head.key not in there or not head.overdue(before), (
             f"{self.name}: {head} is at the head and should have expired"

@@ -50,6 +50,7 @@ from warren.engine.saying import command, counted
 from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
 from warren.engine.topics import check as topics_check
+from warren.engine.topics.found import Found
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.node import absence, catalog_cut
@@ -393,19 +394,33 @@ def _topics(
         folder = TopicsFolder.of(directory)
         return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, report.running, compacted)
 
+    def whole(checking: topics_check.TopicsCheck | None) -> list[Found] | None:
+        """What a look finds that retention did not end early, by removing the file that it was in."""
+        found: list[Found] | None = None
+        for _ in range(LOOKS):
+            if checking is None:
+                break
+            found = checking.examine(progress)
+            if not checking.shrunk:
+                break
+            checking = look()
+        return found
+
     checking = look()
     if checking is None:
         return
     if repair:
         report.repaired += checking.repair(progress)
-    found = checking.examine(progress)
+    found = whole(checking) or []
     for _ in range(LOOKS - 1):
-        again = look()
-        if not report.running or again is None or not any(item.problem for item in found):
+        if not report.running or not any(item.problem for item in found):
             break
         time.sleep(PAUSE_S)
+        again = whole(look())
+        if again is None:
+            break
         before = {item.path for item in found if item.problem}
-        found = [item for item in again.examine(progress) if not item.problem or item.path in before]
+        found = [item for item in again if not item.problem or item.path in before]
     report.files += [
         Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note) for item in found
     ]

@@ -408,10 +408,10 @@ class TopicReading:
                     time.sleep(0.002)
                     continue
                 if answer is not None:
-                    if behind and attachment.deserted():
+                    if behind and not _has_records(answer) and attachment.deserted():
                         raise PeerLost(
-                            f"no process of the node of {attachment.directory.path} is alive, and what was appended to "
-                            f"topic {self.declared.name!r} last can only be read when it is started again"
+                            f"no process of the node of {attachment.directory.path} is alive: what it confirmed last "
+                            f"can only be seen in topic {self.declared.name!r} when it is started again"
                         )
                     return answer
             except (OSError, ValueError, AttachmentLost) as error:
@@ -490,6 +490,11 @@ def data_loss(topic: str, queue: int, wanted: int, minimum: int) -> DataLoss:
 def _is_damage(answer: object) -> bool:
     """Whether an answer of the core names damage, which it does last."""
     return isinstance(answer, tuple) and isinstance(answer[-1], tuple)
+
+
+def _has_records(answer: object) -> bool:
+    """Whether an answer is one of `read`, and has messages: it says nothing of those behind them."""
+    return isinstance(answer, tuple) and len(answer) == 6 and isinstance(answer[4], list) and bool(answer[4])
 
 
 def checked_damage(damage: object) -> bool:

@@ -270,21 +270,22 @@ class Collector:
         files = read = damaged = 0
         fields = {"server": server, "store_epoch": store_epoch}
         with contextlib.closing(self.summary(server)) as summary:
-            for number, _path in list_files(folder).files:
+            for number, path in list_files(folder).files:
                 if number >= below:
                     continue
                 try:
                     source = open_source(folder, self.superblock.node_id, server, number)
-                except FileNotFoundError:  # it was collected meanwhile
-                    continue
                 except (OSError, StoreError) as error:
-                    say(f"file {number} cannot be verified: {error}", WARNING)
+                    if path.exists():  # else it was collected meanwhile
+                        say(f"file {number} cannot be verified: {error}", WARNING)
                     continue
                 try:
                     with contextlib.closing(self._check(server, summary, source)) as check:
                         yield from self.step(check, server, store_epoch, VERIFY_SHARE)
                         found = check.damage()
                         read += check.counts()["read_bytes"]
+                    if found and not _is_at(source.fd, path):
+                        continue  # it has gone meanwhile: it was cut, or its space is used again
                 except OSError as error:
                     say(f"file {number} cannot be verified: {error}", WARNING)
                     continue
@@ -316,6 +317,14 @@ class Collector:
             return posix_open(names.region(self._shared_id, "summary", server, generation))
         except RegionError as error:
             raise _GivenUp from error
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 class _Collecting:
