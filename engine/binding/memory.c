@@ -60,9 +60,13 @@ static void let_go(void *bytes, uint64_t room) {
 
 static int move(wr_memory *memory, uint64_t room) {
     const bool small = room < BLOCK_BYTES_MIN;
-    uint8_t *bytes = small && memory->room < BLOCK_BYTES_MIN ? realloc(memory->bytes, room) : small ? malloc(room) : take_block(room);
-    if (!bytes) return ENOMEM;
-    if (!small || memory->room >= BLOCK_BYTES_MIN) {
+    uint8_t *bytes;
+    if (small && memory->room < BLOCK_BYTES_MIN) {
+        bytes = realloc(memory->bytes, room);
+        if (!bytes) return ENOMEM;
+    } else {
+        bytes = small ? malloc(room) : take_block(room);
+        if (!bytes) return ENOMEM;
         if (memory->n) memcpy(bytes, memory->bytes, memory->n);
         let_go(memory->bytes, memory->room);
     }

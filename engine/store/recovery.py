@@ -312,21 +312,17 @@ class Recovery:
         if not files:
             return
         self.files.note(gone=[key_of(file.number) for file in files])
-        try:
+        explained = atomic_file.file_explained(f"cannot remove files of {self.folder} that were collected")
+        with explained, Removal() as removal:
             for file in files:
                 list_path(self.folder, file.number).unlink(missing_ok=True)
             segment.sync_directory(self.folder)  # a list without its file would say that the file is missing
-            with Removal() as removal:
-                for file in files:
-                    removal.add(file.path)
-                    file.path.unlink(missing_ok=True)
-                    self._crash("START_SUPERSEDED")
-                segment.sync_directory(self.folder)
-                removal.give_back()
-        except StoreError:
-            raise
-        except OSError as error:
-            raise atomic_file.explain(error, f"cannot remove files of {self.folder} that were collected") from error
+            for file in files:
+                removal.add(file.path)
+                file.path.unlink(missing_ok=True)
+                self._crash("START_SUPERSEDED")
+            segment.sync_directory(self.folder)
+            removal.give_back()
 
     # -- what the files say -------------------------------------------------------------------------------------
 

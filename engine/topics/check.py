@@ -68,9 +68,8 @@ class TopicsCheck:
         self.folder = folder
         self.running = running
         self.found: list[Found] = []
-        self.shrunk = (
-            False  #: the log lost its first file while it was looked at: what lies behind that may not have been
-        )
+        #: the log lost its first file while it was looked at: what lies behind that may not have been
+        self.shrunk = False
         self._settings = settings
         self._topics = tuple(topics)
         self._whose = node_bytes(node_id), boot_bytes()

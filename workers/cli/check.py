@@ -394,29 +394,31 @@ def _topics(
         folder = TopicsFolder.of(directory)
         return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, report.running, compacted)
 
-    def whole(checking: topics_check.TopicsCheck | None) -> list[Found] | None:
+    def examined() -> list[Found] | None:
         """What a look finds that retention did not end early, by removing the file that it was in."""
         found: list[Found] | None = None
         for _ in range(LOOKS):
+            checking = look()
             if checking is None:
                 break
             found = checking.examine(progress)
             if not checking.shrunk:
                 break
-            checking = look()
         return found
 
-    checking = look()
-    if checking is None:
-        return
     if repair:
+        checking = look()
+        if checking is None:
+            return
         report.repaired += checking.repair(progress)
-    found = whole(checking) or []
+    found = examined()
+    if found is None:
+        return
     for _ in range(LOOKS - 1):
         if not report.running or not any(item.problem for item in found):
             break
         time.sleep(PAUSE_S)
-        again = whole(look())
+        again = examined()
         if again is None:
             break
         before = {item.path for item in found if item.problem}
