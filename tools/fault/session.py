@@ -289,9 +289,8 @@ class Session:
             time.sleep(0.001)
 
     def kill_all(self) -> None:
-        """kill -9 every process of the node."""
-        self.kill("supervisor", "store", "worker", "topics", "collector")
-        self._until_free()
+        """kill -9 every process of the node, and of what a successor that was just starting makes of it."""
+        self._until_free(lambda: self.kill("supervisor", "store", "worker", "topics", "collector"))
 
     def stop(self) -> None:
         """SIGTERM, and wait until the node has ended. One whose supervisor dies of the fault goes on under its
