@@ -97,6 +97,37 @@ def test_nothing_confirmed_is_lost(campaign: Campaign) -> None:
     assert campaign.report.confirmed > 100
 
 
+SUCCEEDED = """
+import os, subprocess, sys, time
+from pathlib import Path
+from warren.tools.fault import shim
+from warren.tools.fault.session import Session
+
+session = Session(shim.Shim.current(), Path(sys.argv[1]), 1)
+session.begin()
+session.kill("supervisor")
+command = [sys.executable, "-m", "warren", "up", session.directory, "--adopt"]
+starting = subprocess.Popen(command, env=os.environ | {shim.ROLE_VARIABLE: "supervisor"})
+while starting.pid not in session._left():
+    time.sleep(0.001)
+session.kill_all()
+assert not session.violations, session.violations
+assert starting.wait(10) != 0
+assert not session._left()
+"""
+
+
+@pytest.mark.crash
+def test_a_supervisor_that_is_just_starting_is_killed_too(tmp_path: Path) -> None:
+    """It took over what was to be dead, and the campaign said that the node does not end."""
+    subprocess.run(
+        [sys.executable, "-c", SUCCEEDED, str(tmp_path)],
+        env=shim.Shim(tmp_path).environment() | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        check=True,
+        timeout=300,
+    )
+
+
 # -- the library ------------------------------------------------------------------------------------------------------
 
 PROBE = """
