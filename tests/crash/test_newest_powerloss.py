@@ -28,13 +28,7 @@ from support.crashed_topics import Recorded, recorded_topics
 OPERATIONS = 120
 
 
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[Recorded]:
-    with recorded_topics("compacted", OPERATIONS) as recorded:
-        yield recorded
-
-
-def last_with_files(recorded: Recorded) -> tuple[int, State, str, bytes]:
+def last_with_files(recorded: Recorded) -> tuple[int, State, str, bytes] | None:
     """(point, state, path and bytes of a file of newest messages) of a late state whose queue needs that file."""
     for _number, point, state in reversed(list(recorded.states(recorded.records, 200))):
         for path, content in state.items():
@@ -42,19 +36,49 @@ def last_with_files(recorded: Recorded) -> tuple[int, State, str, bytes]:
                 changed = {name: there for name, there in state.items() if name != path}
                 if recorded.checker.check(changed, TopicTruth(recorded.records), point):
                     return point, state, path, content
-    raise AssertionError("no state has a file that it needs")
+    return None
+
+
+def last_finished(recorded: Recorded) -> tuple[int, State, int] | None:
+    """(point, state, number) of a half message that was finished for sure, and is in the log of a late state still."""
+    truth = TopicTruth(recorded.records)
+    for _number, point, state in reversed(list(recorded.states(recorded.records, 40))):
+        living = set(truth.topics(point)[0].values())
+        begin = min((int(path.rpartition("/")[2]) for path in state if path.startswith("topics/commitlog/")), default=0)
+        for number in reversed(truth.finishes):
+            batch, finish = truth.of_number[number], truth.finishes[number][0]
+            told = truth.is_confirmed(batch.token, point) and truth.is_confirmed(finish.token, point)
+            if told and batch.topic in living and truth.answers[batch.token][0][1] >= begin:
+                return point, state, number
+    return None
+
+
+def has_all(recorded: Recorded) -> bool:
+    """Every kind of operation, a file of newest messages that is needed, and a half message that was finished."""
+    did = TopicTruth(recorded.records).did
+    return (
+        min(did["passes"], did["prepared"], did["delayed"], did["commits"] + did["rollbacks"]) > 0
+        and last_finished(recorded) is not None
+        and last_with_files(recorded) is not None
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recorded]:
+    with recorded_topics("compacted", OPERATIONS, has_all) as recorded:
+        yield recorded
 
 
 @pytest.mark.crash
 def test_no_key_goes_back_and_nothing_that_waits_is_lost(recorded: Recorded) -> None:
-    did = TopicTruth(recorded.records).did
-    assert min(did["passes"], did["prepared"], did["delayed"], did["commits"] + did["rollbacks"]) > 0, did
     assert recorded.wrong(recorded.records) == []
 
 
 @pytest.mark.crash
 def test_files_of_newest_messages_are_looked_at(recorded: Recorded) -> None:
-    point, state, path, content = last_with_files(recorded)
+    found = last_with_files(recorded)
+    assert found is not None
+    point, state, path, content = found
     check, truth = recorded.checker.check, TopicTruth(recorded.records)
     assert check(state, truth, point) == []
 
@@ -95,19 +119,9 @@ def test_files_that_were_not_synced_are_found(recorded: Recorded, fault: str) ->
 def test_what_waits_is_looked_at(recorded: Recorded) -> None:
     """A truth that knows something else of half messages than the log has."""
 
-    def finished(point: int, state: State) -> Iterator[int]:
-        """Half messages that were finished for sure, and are in the log still."""
-        truth = TopicTruth(recorded.records)
-        living = set(truth.topics(point)[0].values())
-        begin = min(int(path.rpartition("/")[2]) for path in state if path.startswith("topics/commitlog/"))
-        for number in reversed(truth.finishes):
-            batch, finish = truth.of_number[number], truth.finishes[number][0]
-            told = truth.is_confirmed(batch.token, point) and truth.is_confirmed(finish.token, point)
-            if told and batch.topic in living and truth.answers[batch.token][0][1] >= begin:
-                yield number
-
-    states = [(point, state) for _number, point, state in recorded.states(recorded.records, 40)]
-    point, state, number = next((*each, number) for each in reversed(states) for number in finished(*each))
+    found = last_finished(recorded)
+    assert found is not None
+    point, state, number = found
 
     def changed(change: Callable[[TopicTruth, int], None]) -> list[str]:
         truth = TopicTruth(recorded.records)

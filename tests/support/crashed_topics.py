@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from warren.tools.crash import powerloss
 from warren.tools.crash.disk import State
@@ -14,6 +14,7 @@ from support.long import rounds
 from support.seeds import new_seed
 
 STATES = rounds(40)
+HISTORIES = 6
 
 
 @dataclasses.dataclass
@@ -36,11 +37,18 @@ class Recorded:
 
 
 @contextlib.contextmanager
-def recorded_topics(kind: str, operations: int) -> Iterator[Recorded]:
-    """A history of so many operations. `kind`: of topics, a name in powerloss.TOPICS."""
-    seed = new_seed()
-    with powerloss.scratch("warren-powerloss-test-") as folder:
-        records, root = powerloss.record_history(Recorder(folder), folder, seed, operations, powerloss.TOPICS[kind])
-        checker = TopicChecker(folder)
-        yield Recorded(records, root, checker)
-        checker.close()
+def recorded_topics(kind: str, operations: int, has: Callable[[Recorded], bool]) -> Iterator[Recorded]:
+    """A history of so many operations. `kind`: of topics, a name in powerloss.TOPICS. `has`: whether there is in it
+    what the tests look at. What a client does is drawn by lot, and when a pass of compaction ends is up to the machine:
+    now and then there is not, and then another history is recorded.
+    """
+    for _ in range(HISTORIES):
+        seed = new_seed()
+        with powerloss.scratch("warren-powerloss-test-") as folder:
+            records, root = powerloss.record_history(Recorder(folder), folder, seed, operations, powerloss.TOPICS[kind])
+            with contextlib.closing(TopicChecker(folder)) as checker:
+                recorded = Recorded(records, root, checker)
+                if has(recorded):
+                    yield recorded
+                    return
+    raise AssertionError(f"none of {HISTORIES} histories has what the tests look at; the last seed was {seed}")
