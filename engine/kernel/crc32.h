@@ -13,4 +13,7 @@ uint32_t wr_copy_crc32(uint32_t seed, void *to, const void *from, size_t n);
 /* The same without the processor's instruction (`to` may be NULL): what runs where it is missing, and the tests'
  * oracle. */
 uint32_t wr_crc32_table(uint32_t seed, void *to, const void *from, size_t n);
+/* For tests, and while nobody computes one: what of the processor is used at most: 0 nothing, 1 an instruction that multiplies one block,
+ * 2 one that multiplies four. Returns what there is. */
+int wr_crc32_use(int most);
 #endif
