@@ -206,7 +206,7 @@ static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
         if (wr_enter(c)) return lost();
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, pairs[i].server), self->level),
                                   pairs[i].sequence, pairs[i].server};
-        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm")) {
+        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, WR_THE_CONFIRM)) {
             if (!pair_done(self, &pairs[i])) return lost();
             PyErr_Clear(); /* it ended, and this was confirmed before */
         }
@@ -269,7 +269,7 @@ PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t 
         return (PyObject *)confirm;
     }
     wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), to, server};
-    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, "the confirm (the message was handed over and may still be stored)")) {
+    if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, WR_THE_CONFIRM)) {
         if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
             PyErr_Clear();
             wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");

@@ -191,7 +191,7 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
         uint32_t server = wr_route_server(route, t);
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequences[t], server};
         if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM,
-                             "the confirm (the message was handed over and may still be stored)")) {
+                             WR_THE_CONFIRM)) {
             if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
                 PyErr_Clear();
                 wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");

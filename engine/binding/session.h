@@ -21,6 +21,8 @@ enum {
 
 /* What a wait is for: it decides which troubles end it. */
 typedef enum { WR_FOR_ROOM, WR_FOR_CONFIRM, WR_FOR_REPLY, WR_FOR_DELIVERY } wr_purpose;
+/* What is waited for when something was handed over. */
+#define WR_THE_CONFIRM "the confirm (the message was handed over and may still be stored)"
 
 /* Commands of the stores that were masked by a delete_and_terminate of this client: binding/masked.c. */
 typedef struct {

@@ -52,7 +52,7 @@ PyObject *wr_topic_confirmed(TopicHandleObject *h, wr_appended *appended, const 
     if (appended->runs_n) {
         uint64_t last = appended->runs[appended->runs_n - 1].sequence;
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, h->server), how->level), last, h->server};
-        if (wr_wait_or_raise(c, &condition, how->deadline, WR_FOR_CONFIRM, "the confirm (the message was handed over and may still be stored)")) {
+        if (wr_wait_or_raise(c, &condition, how->deadline, WR_FOR_CONFIRM, WR_THE_CONFIRM)) {
             if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
                 PyErr_Clear();
                 wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");

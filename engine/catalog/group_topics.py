@@ -32,10 +32,15 @@ class Owner(NamedTuple):
     topic: str
 
 
+def check_group(name: str) -> None:
+    """Whether a group can have this name. Raises InvalidName."""
+    if not GROUP.fullmatch(name):
+        raise InvalidName(f"group name {shown(name)}: 1 to 255 letters, digits, and _ - % | . are allowed")
+
+
 def name_of(kind: Kind, topic: str, group: str) -> str:
     """Its name. Raises InvalidName: the names of group and topic are too long for it, or that is no group's name."""
-    if not GROUP.fullmatch(group):
-        raise InvalidName(f"group name {shown(group)}: letters, digits, and _ - % | . are allowed, up to 255")
+    check_group(group)
     name = f"{PREFIXES[kind]}{group}{SEPARATOR}{topic}"
     if len(name.encode()) > NAME_BYTES_MAX:
         most = NAME_BYTES_MAX - len(f"{PREFIXES['retry']}{SEPARATOR}")

@@ -143,7 +143,7 @@ def test_a_queue_that_is_full_gets_the_rest_in_order(node: warren.Node, name: st
     topic = node.topic(name, queues=1)
     queue = node.queue(name, max_length=3, overflow="reject-publish")
     topic.append_many([b"%d" % number for number in range(10)])
-    with pytest.raises(warren.QueueFull):
+    with pytest.raises(warren.QueueFull, match="3 messages replayed so far"):
         topic.replay(queue, timeout=0.2)
     assert bodies(queue, 3) == [b"0", b"1", b"2"]
 
@@ -173,9 +173,12 @@ def test_what_is_refused(node: warren.Node, name: str) -> None:
         {"rate": 0},
         {"key": 7},
         {"start": {0: True}},
+        {"start": {0: 1}},  # nothing is there yet: whoever goes on there would miss what comes before it
     ):
         with pytest.raises(warren.UsageError):
             topic.replay(name, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(warren.UsageError, match=r"an offset is given by queue, as \{0: 7\}"):
+        topic.replay(name, start=7)
     with pytest.raises(warren.QueueNotFound):
         topic.replay("nowhere")
     topic.delete()

@@ -85,8 +85,9 @@ def test_all_messages_once_in_order_and_in_turns(topic: warren.Topic) -> None:
 
 
 def test_what_was_asked_behind_is_done_and_the_next_reader_goes_on_there(topic: warren.Topic) -> None:
-    with topic.reader(group="report", prefetch=1) as reader:
-        first = take(reader, 10)
+    reader = topic.reader(group="report", prefetch=1)
+    first = take(reader, 10)
+    reader.close()
     with topic.reader(group="report", prefetch=1) as reader:
         again = take(reader, QUEUES * MESSAGES - 9)  # the last one was handed out, and nothing was asked for behind it
         assert set(again) & set(first) == {first[-1]}
@@ -108,6 +109,35 @@ def test_an_error_in_the_program_commits_nothing_of_what_it_was_at(topic: warren
     with pytest.raises(AssertionError, match="an error"):
         work()
     assert offsets(topic, "report") == [1] * QUEUES  # and not the second of the first queue
+
+
+def test_the_end_of_a_with_block_is_done_with_all(topic: warren.Topic) -> None:
+    """A job that takes what there is, once a day: one call, which no other follows."""
+
+    def committed(group: str) -> int:
+        return sum(max(0, offset) for offset in offsets(topic, group))
+
+    for day in range(1, 6):
+        with topic.reader(group="daily") as reader:
+            left = 40
+            while left:
+                left -= len(reader.get_many(left, TIMEOUT))
+        assert committed("daily") == 40 * day
+
+    def fail(closes: bool) -> None:
+        with topic.reader(group="fails") as reader:
+            reader.get_many(10, TIMEOUT)
+            if closes:
+                reader.close()
+            raise ZeroDivisionError
+
+    for closes in (False, True):  # an exception says that something was perhaps not done
+        with pytest.raises(ZeroDivisionError):
+            fail(closes)
+        assert committed("fails") == 0
+    with topic.reader(group="by-hand", commit="manual") as reader:
+        reader.get_many(10, TIMEOUT)
+    assert committed("by-hand") == 0
 
 
 def test_auto_commits_while_it_is_asked(topic: warren.Topic) -> None:
@@ -376,8 +406,14 @@ def test_wrong_arguments(topic: warren.Topic) -> None:
     ):
         with pytest.raises(warren.UsageError, match=next(iter(wrong)).removesuffix("s")):
             topic.reader(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(warren.Error, match="group"):
-        topic.reader(group="a name\n")
+    for group in ("a b", "a name\n", "ä", "n" * 256):
+        for call in (topic.reader, topic.group, topic.delete_group, topic.dead_letters):
+            with pytest.raises(warren.InvalidName, match=r"group name .*: 1 to 255 letters, digits"):
+                call(group)
+        with pytest.raises(warren.InvalidName, match="group name"):
+            topic.seek_group(group, "earliest")
+    with pytest.raises(warren.UsageError, match=r"an offset is given with seek\(queue, offset\)"):
+        topic.reader(start=7)  # type: ignore[arg-type]
     with topic.reader() as reader:
         for timeout in (-1, "1"):
             with pytest.raises(warren.UsageError, match="timeout"):

@@ -127,9 +127,10 @@ def level_of(durability: object, durable: bool, what: str) -> int:
     return level
 
 
-def milliseconds(when: object, what: str, *, up: bool) -> int:
+def milliseconds(when: object, what: str, *, up: bool, offsets: str = "") -> int:
     """Milliseconds since 1970; what lies between two is the later one if `up`. Of a datetime without a zone: local
-    time. Raises UsageError: neither of them, or a number that must be seconds.
+    time. `offsets`: how an offset is given there, as an error says it. Raises UsageError: neither of them, or a number
+    that must be seconds, or an offset.
     """
     if isinstance(when, datetime):
         try:
@@ -144,6 +145,11 @@ def milliseconds(when: object, what: str, *, up: bool) -> int:
             raise UsageError(
                 f"{what} is in milliseconds since 1970, and {shown(when)} looks like seconds: give a datetime, or "
                 f"{math.floor(when)} * 1000"
+            )
+        if 0 < when < SECONDS_FROM:
+            raise UsageError(
+                f"{what} is a time in milliseconds since 1970, and {shown(when)} is none that a message has"
+                + (f": an offset is given {offsets}" if offsets else "")
             )
         return math.ceil(when) if up else math.floor(when)
     raise UsageError(f"{what} must be a datetime, or milliseconds since 1970, not {shown(when)}")

@@ -39,7 +39,7 @@ ASK_S = 1.0
 PAUSE_S = 0.001
 #: how long a reader that was forgotten waits for the worker
 LEAVE_S = 1.0
-_NUMBER_BITS = 62
+_NUMBER_BITS = 53  #: a whole number in every reader of JSON
 #: row and stamp of no group (topics/rows.h)
 NO_GROUP = ((1 << 32) - 1, 0)
 

@@ -28,7 +28,7 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import QueueFull, UsageError
 from warren.engine.saying import counted, shown
 from warren.workers.client import carried
-from warren.workers.client.arguments import level_of
+from warren.workers.client.arguments import level_of, milliseconds
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Durability
 from warren.workers.faces.queues import time_left
@@ -86,6 +86,11 @@ class Plan(NamedTuple):
         """Raises UsageError."""
         first, last = _offsets(topic, "start", start), _offsets(topic, "end", end)
         there = {queue: topic.offsets(queue)[1] for queue in range(topic.queues)}
+        for queue, offset in first.items():
+            if offset > there[queue]:
+                raise UsageError(
+                    f"start: {offset} is behind the end of queue {queue} of topic {topic.name!r}, {there[queue]}"
+                )
         return Plan(first, {queue: min(last.get(queue, there[queue]), there[queue]) for queue in first})
 
     @property
@@ -108,6 +113,7 @@ def _offsets(topic: Source, what: str, where: Where) -> dict[int, int]:
         if where not in ("earliest", "latest"):
             raise UsageError(f"{what} must be earliest, latest, a time, or offsets by queue, not {shown(where)}")
         return {queue: topic.offsets(queue)[where == "latest"] for queue in queues}
+    milliseconds(where, what, up=True, offsets="by queue, as {0: 7}")
     return {queue: topic.offset_at(queue, where) or 0 for queue in queues}
 
 
@@ -233,9 +239,9 @@ class Replay:
                 return
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
-            except QueueFull:
+            except QueueFull as error:
                 if len(bodies) > 1 or (deadline is not None and time.monotonic() >= deadline):
-                    raise
+                    raise QueueFull(f"{error}; {counted(self._messages, 'message')} replayed so far") from None
                 time.sleep(FULL_S)
 
     def _told(self, record: Record) -> tuple[bytes, metadata.Options | None]:

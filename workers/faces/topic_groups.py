@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from warren.engine._core import AttachmentLost
-from warren.engine.catalog.group_topics import Kind, name_of, owner_of
+from warren.engine.catalog.group_topics import Kind, check_group, name_of, owner_of
 from warren.engine.errors import InvalidName, TopicNotFound, UsageError
 from warren.engine.saying import shown
 from warren.engine.topics import control
@@ -156,8 +156,10 @@ def _offset(reading: TopicReading, queue: int, where: object) -> int:
 
 
 def checked_name(group: object) -> str:
-    if not isinstance(group, str) or not group:
+    """The name of a group. Raises UsageError, InvalidName."""
+    if not isinstance(group, str):
         raise UsageError(f"a group has a name, not {shown(group)}")
+    check_group(group)
     return group
 
 

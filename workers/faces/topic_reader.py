@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeVar
 
 from warren.engine._core import Record
+from warren.engine.catalog.group_topics import check_group
 from warren.engine.errors import (
     ClosedError,
     Error,
@@ -120,6 +121,8 @@ class Reader:
         name: object = group
         if name is not None and not (isinstance(name, str) and name):
             raise UsageError(f"group must be a name, or None to read all queues alone, not {shown(group)}")
+        if group is not None:
+            check_group(group)
         if commit not in ("auto", "manual"):
             raise UsageError(f"commit must be 'auto' or 'manual', not {shown(commit)}")
         if on_data_loss not in ("error", "skip"):
@@ -127,6 +130,7 @@ class Reader:
         checked_tags(tags)
         checked_damage(damage)
         self._start = _checked_start(start, "start")
+        self._all_done = False  # by the end of a `with` block
         self._prefetch = checked_count(prefetch, "prefetch", 1, PREFETCH_MAX)
         self._client = client
         self._tags = tags
@@ -557,8 +561,8 @@ class Reader:
         if lost:
             raise Fenced(
                 f"topic {self.topic!r}, group {self.group!r}: queues {sorted(set(lost))} went to other readers before "
-                "this commit, who get again what was not committed; the rest is committed, and get() goes on with what "
-                "this reader has"
+                "this commit, or the group was set elsewhere: what was not committed is handed out again; the rest is "
+                "committed, and get() goes on with what this reader has"
             )
 
     def retry(self, record: Record, delay: float | None = None, timeout: float | None = None) -> None:
@@ -674,7 +678,8 @@ class Reader:
 
     def close(self, timeout: float | None = None) -> None:
         """Leave the group: its queues go to others at once. With commit="auto" what is done is committed before: not
-        the last message that was handed out, unless commit() said so, or it was retried.
+        what the last call handed out, unless commit() said so, or it was retried. (The end of a `with` block is done
+        with that, too, if no exception ended it.)
 
         May be called by another thread, too, and ends its call with ClosedError. Raises TimedOut, SyncFailed, PeerLost:
         it is closed all the same, and what was not committed is handed out again, to others.
@@ -692,6 +697,8 @@ class Reader:
         if self._closed:
             return
         self._closed = True
+        if self._all_done:
+            self._finish()
         member, self._member = self._member, None
         retries, self._retries = self._retries, None
         due = self._due()
@@ -715,6 +722,7 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self._all_done = kind is None
         try:
             self.close()
         except Error:
@@ -835,6 +843,11 @@ class _Again:
 # -- for other faces ------------------------------------------------------------------------------------------------
 
 
+def all_done(reader: Reader) -> None:
+    """What it handed out is done, when it is closed now."""
+    reader._all_done = True
+
+
 def join_group(reader: Reader) -> None:
     """Be a member of its group. Raises TopicNotFound, TimedOut, PeerLost, ClosedError."""
     reader._calling(lambda: reader._look(None))
@@ -895,5 +908,5 @@ def _checked_start(start: object, what: str) -> Start:
         raise UsageError(
             f"{what} must be 'earliest', 'latest', a datetime or milliseconds since 1970, not {shown(start)}"
         )
-    milliseconds(start, what, up=True)
+    milliseconds(start, what, up=True, offsets="with seek(queue, offset)")
     return start  # type: ignore[return-value]

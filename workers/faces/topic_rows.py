@@ -19,8 +19,8 @@ def rows_of(data: Any, queue: int | None) -> tuple[list[bytes], Told]:
     table = _table(data)
     unknown = [name for name in table.column_names if name not in COLUMNS]
     if unknown or "value" not in table.column_names:
-        wrong = f"there is no column {unknown[0]!r}" if unknown else "the column 'value' is missing"
-        raise UsageError(f"append_arrow: {wrong}: a message has {', '.join(COLUMNS)}, of which value is needed")
+        wrong = f"column {unknown[0]!r} is none of a message" if unknown else "the column 'value' is missing"
+        raise UsageError(f"append_arrow: {wrong}: it takes {', '.join(COLUMNS)}, of which value is needed")
     if len(set(table.column_names)) != len(table.column_names):
         raise UsageError("append_arrow: a column is there twice")
     keys = _listed(

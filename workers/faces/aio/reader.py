@@ -18,7 +18,15 @@ from warren.workers.faces import topic_reader
 from warren.workers.faces.aio.base import deadline_of, is_late, time_left
 from warren.workers.faces.aio.loop import Loop
 from warren.workers.faces.aio.work_queue import QueueEmpty
-from warren.workers.faces.topic_reader import PREFETCH_MAX, Start, join_group, no_message, prepare, take_ready
+from warren.workers.faces.topic_reader import (
+    PREFETCH_MAX,
+    Start,
+    all_done,
+    join_group,
+    no_message,
+    prepare,
+    take_ready,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,6 +180,8 @@ class Reader:
     async def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            all_done(self._reader)
         try:
             await self.close()
         except Error:
