@@ -188,7 +188,7 @@ class Compaction(Looker):
             return []
         rows = retention_rules.rows_of(self._place.rows)
         log_end: int = self._on_loop(self._server.counters)["synced"]
-        forced = self._retention.share() >= self._policy.marks.forced
+        forced = self._policy.marks.force(self._retention.share())
         forced_to = self._retention.first + self._place.log_file_bytes if forced else 0
         turn = max(self._place.log_file_bytes, sum(file.bytes for file in self._files.values()))
         now = time.monotonic()

@@ -46,11 +46,19 @@ CLEARS = 0.02  #: the alarm ends when so much less of the disk is in use
 
 @dataclass(frozen=True)
 class Marks:
-    """Shares of the file system in use above which retention does more."""
+    """Shares of the file system in use above which retention does more; 1: it never does that."""
 
     quick: float = 0.75  #: files go without a pause
     forced: float = 0.85  #: the oldest messages of topics with a retention go before their time
     full: float = 0.90  #: nothing is appended, and holds count no more
+
+    def force(self, share: float) -> bool:
+        """Messages go before their time."""
+        return self.forced < 1 and share >= self.forced
+
+    def refuse(self, share: float) -> bool:
+        """Nothing is appended."""
+        return self.full < 1 and share >= self.full
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class Retention(Looker):
         """Some times a second: the alarm of a disk that is too full."""
         used, total = self._disk(str(self.place.folder.path))
         share, marks = used / total, self.policy.marks
-        full = share >= marks.full - (CLEARS if self._full else 0)
+        full = marks.refuse(share + (CLEARS if self._full else 0))
         self._superblock.set("topics_disk_used", used)
         self._superblock.set("topics_disk_total", total)
         self._superblock.set("topics_disk_limit", int(marks.full * total))
@@ -168,7 +176,7 @@ class Retention(Looker):
         self._remove(share)
         self._tell_raised()
         self._tell_clean()
-        return self._first > before and self.share() >= self.policy.marks.forced
+        return self._first > before and self.policy.marks.force(self.share())
 
     # -- minima -------------------------------------------------------------------------------------------------
 
@@ -193,6 +201,12 @@ class Retention(Looker):
                     wanted[topic.id] = minima
             if wanted:
                 self._close_and_raise(rules, topics, rows, wanted)
+                if any(row.first < forced for id in wanted for row in rows[id]):
+                    self._say(
+                        f"the disk of topics is full to {share:.0%}: messages of topics with a retention go before their "
+                        f"time, up to position {forced:,} of the log",
+                        WARNING,
+                    )
 
     def _compacted_to(self, topic: Declaration, rows: Sequence[Row]) -> list[int]:
         ends = (self.compacted.get((topic.id, queue), 0) for queue in range(len(rows)))
@@ -233,7 +247,7 @@ class Retention(Looker):
         """The position of the log below which messages go before their time; 0: none do. A file at a time, and only
         where that frees it.
         """
-        if share < self.policy.marks.forced:
+        if not self.policy.marks.force(share):
             self._stuck = ""
             return 0
         to = self._first + self.place.log_file_bytes

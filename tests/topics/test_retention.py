@@ -19,7 +19,7 @@ import pytest
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord
 from warren.engine.topics import bounds
-from warren.engine.topics.retention import Policy
+from warren.engine.topics.retention import Marks, Policy
 from warren.engine.topics.retention_clock import HELD_S, RetentionClock
 from warren.engine.topics.retention_rules import NO_RECORD
 from warren.ipc.layout import CONSTANTS
@@ -283,6 +283,7 @@ def test_on_a_full_disk_the_oldest_go_before_their_time(node: TopicNode, world: 
     before = bases(node)[0]
     life.retain(8)
     assert before < bases(node)[0]
+    assert any("full to 86%: messages of topics with a retention go before their time" in line for line in node.said)
     first = life.row(1, 0)["minimum"]  # type: ignore[index]
     assert 0 < first < 1000
     assert read_all(life, node.topics[0], 0) == list(range(first, 1000))
@@ -291,6 +292,23 @@ def test_on_a_full_disk_the_oldest_go_before_their_time(node: TopicNode, world: 
     assert life.maximum(1, 0) == 1000
     fill(life, appender, 1, 4)
     assert read_all(life, node.topics[0], 0)[-2:] == [1000, 1001]
+    assert life.stop()
+
+
+def test_with_marks_of_1_a_full_disk_takes_nothing_away(node: TopicNode, world: World) -> None:
+    """Neither what its retention keeps nor what somebody holds; nor is there an alarm beside that of the disk."""
+    node.policy.marks = Marks(quick=1.0, forced=1.0, full=1.0)
+    life = node.life()
+    appender = node.appender(life)
+    fill(life, appender, 1, 2000)
+    checkpointed(life)
+    before = bases(node)
+    world.use = 1.0
+    life.until(lambda: node.superblock.get("topics_disk_used") == 1000)
+    life.retain(8)
+    assert bases(node) == before
+    assert life.row(1, 0) == {"minimum": 0, "maximum": 1000, "appended": 1000}
+    assert not node.superblock.server_get(SERVER, "alarms") & CONSTANTS["ALARM_TOPICS_DISK"]
     assert life.stop()
 
 
