@@ -1659,6 +1659,11 @@ def compacted_check(
     EUCLEAN: as of compacted_look.
     """
 
+def compacted_empty(fd: int, node: bytes, topic: int, queue: int, name: bytes, end: int, made: int, /) -> None:
+    """Write a file of newest messages that has none below offset `end` into an empty file, and sync it. `made`:
+    milliseconds since 1970. Raises OSError.
+    """
+
 def compacted_look(fd: int, node: bytes, topic: int, queue: int, /) -> dict[str, int]:
     """What a file of the newest messages of a queue says of itself: first, end (offsets), made (milliseconds), bytes,
     records, tombstones, oldest (since when the oldest of them that counts is one; 0: none counts). Raises OSError;

@@ -127,8 +127,32 @@ static PyObject *compacted_check(PyObject *module, PyObject *args) {
     return list ? Py_BuildValue("(KN)", (unsigned long long)records_n, list) : NULL;
 }
 
+/* compacted_empty(fd, node, topic, queue, name, end, made): a file without a record. */
+static PyObject *compacted_empty(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd;
+    unsigned int topic, queue;
+    unsigned long long end, made;
+    const char *node, *name;
+    Py_ssize_t node_n, name_n;
+    if (!PyArg_ParseTuple(args, "iy#IIy#KK:compacted_empty", &fd, &node, &node_n, &topic, &queue, &name, &name_n, &end, &made)) return NULL;
+    if (node_n != 16) return PyErr_Format(PyExc_ValueError, "a node is 16 bytes");
+    wr_compacted_id id = {.topic = topic, .queue = queue, .end = end, .made = made};
+    memcpy(id.node, node, 16);
+    wr_compacted_writer writer;
+    uint64_t size;
+    wr_compacted_begin(&writer, fd, &id, wr_key_hash_topic((const uint8_t *)name, (uint32_t)name_n), &wr_commit_io_system, NULL);
+    PyThreadState *thread = PyEval_SaveThread();
+    int error = wr_compacted_finish(&writer, &size);
+    wr_compacted_end(&writer);
+    PyEval_RestoreThread(thread);
+    if (error) return error == ENOMEM ? PyErr_NoMemory() : (os_error(error), NULL);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"compacted_check", compacted_check, METH_VARARGS, "compacted_check(fd, node, topic, queue, name, to, made, end): what of a file of newest messages is damaged."},
+    {"compacted_empty", compacted_empty, METH_VARARGS, "compacted_empty(fd, node, topic, queue, name, end, made): a file of newest messages that has none."},
     {"compacted_look", compacted_look, METH_VARARGS, "compacted_look(fd, node, topic, queue): what a file of newest messages says of itself."},
     {NULL, NULL, 0, NULL},
 };

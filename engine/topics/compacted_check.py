@@ -2,11 +2,12 @@
 (docs/design/029-compaction.md §6).
 
 No other file has what lies in them, so a damaged part is lost. `repair` writes the sound messages of a damaged file
-into another one and sets the damaged one aside. What is missing altogether it writes down in the quarantine's report:
-then a check notes it, and names it as a problem no more.
+into another one and sets the damaged one aside. What is missing altogether it writes down in the quarantine's report,
+and makes a file that has nothing: then readers go on at the minimum.
 
 Order of a repair: the new file written and synced, the damaged one linked into the quarantine and that synced, then the
-new one renamed over it and the folder synced. A kill anywhere leaves a file with all that is sound at its place.
+new one renamed over it and the folder synced. A kill anywhere leaves a file with all that is sound at its place. What
+is gone is in the report before a file says that nothing is there.
 """
 
 from __future__ import annotations
@@ -126,19 +127,14 @@ class CompactedCheck:
         """
         yield from self._strangers()
         self._files = []
-        told = self._told() if self._topics else set()
         for id, (name, queues) in sorted(self._topics.items()):
             for queue in range(queues):
                 file = self._look(id, queue, name, minima.get((id, queue), 0))
                 self._files.append(file)
                 if file.there or file.gap:
-                    yield self._found(file, told)
+                    yield self._found(file)
 
-    def _told(self) -> set[tuple[str, str]]:
-        """What a repair wrote down."""
-        return {(entry.file, entry.reason) for entry in quarantine.entries(self._folder.path)}
-
-    def _found(self, file: _File, told: set[tuple[str, str]]) -> Found:
+    def _found(self, file: _File) -> Found:
         found = Found(file.path, KIND, file.bytes, file.sound)
         problems = []
         if file.unusable:
@@ -147,10 +143,10 @@ class CompactedCheck:
             problems.append(f"{file.places}; {file.cost}; `warren check --repair` keeps what is sound")
         if file.gap and not file.unusable:
             what = f"ends at offset {file.end:,}: it is an older copy" if file.there else "is missing"
-            if (self._name(file), file.gap) in told:
-                found.note = f"{what}, as a repair has written down; {file.gap}"
-            else:
-                problems.append(f"{what}; {file.gap}; no other file has them: does a backup of the folder of topics?")
+            problems.append(
+                f"{what}; {file.gap}; no other file has them: does a backup of the folder of topics? `warren check "
+                "--repair` goes on without them"
+            )
         elif file.gap:
             problems.append(file.gap)
         found.problem = "; ".join(problems)
@@ -215,11 +211,41 @@ class CompactedCheck:
                 done.append(self._rewrite(file))
             if file.gap and file.there and not file.unusable:  # what it has may have been replaced since
                 done.append(self._set_aside(file))
-            missing = quarantine.Entry(self._name(file), 0, 0, gap_of(0, file.minimum), None)
-            if file.gap and quarantine.note(self._folder.path, missing):
-                report = f"{quarantine.QUARANTINE}/{quarantine.REPORT}"
-                done.append(f"{file.path}: {file.gap}; written down in {report}")
+            if file.gap:
+                done.append(self._give_up(file))
         return done
+
+    def _give_up(self, file: _File) -> str:
+        """Write down what is gone, and make a file that has nothing."""
+        root, name = self._folder.path, self._name(file)
+        gone = quarantine.Entry(name, 0, 0, gap_of(0, file.minimum), None)
+        if not quarantine.note(root, gone) and gone.key not in {entry.key for entry in quarantine.entries(root)}:
+            raise StoreError(
+                f"cannot write {root / quarantine.QUARANTINE / quarantine.REPORT}: free some space and try again"
+            )
+        if file.path.is_dir():
+            self._set_aside(file)
+        new = file.path.with_name(file.path.name + atomic_file.NEW_SUFFIX)
+        atomic_file.make_directories(file.path.parent)
+        with self._made(new) as to:
+            of = self._node, file.topic, file.queue, self._topics[file.topic][0]
+            _core.compacted_empty(to, *of, file.minimum, time.time_ns() // 1_000_000)
+        new.rename(file.path)
+        atomic_file.sync_directory(file.path.parent)
+        return (
+            f"{file.path}: {file.gap}; written down in {quarantine.QUARANTINE}/{quarantine.REPORT}; readers go on at "
+            f"offset {file.minimum:,}"
+        )
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _made(new: Path) -> Iterator[int]:
+        """A descriptor of an empty file."""
+        to = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, access.file_mode())
+        try:
+            yield to
+        finally:
+            os.close(to)
 
     def _set_aside(self, file: _File) -> str:
         why = file.unusable or f"an older copy: {file.gap}"
@@ -246,15 +272,11 @@ class CompactedCheck:
         name = self._topics[file.topic][0]
         old = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            to = os.open(new, flags, access.file_mode())
-            try:
+            with self._made(new) as to:
                 made = time.time_ns() // 1_000_000
                 _core.compacted_check(old, self._node, file.topic, file.queue, name, to, made, file.kept_end)
                 head = _core.compacted_look(to, self._node, file.topic, file.queue)
                 os.fsync(to)
-            finally:
-                os.close(to)
         finally:
             os.close(old)
         if head["end"] != file.kept_end or (file.kept_end == file.end and head["records"] != file.sound):

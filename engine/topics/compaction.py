@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file, quarantine
+from warren.engine.kernel import atomic_file
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.engine.saying import Say, counted
 from warren.engine.topics import retention_rules
@@ -162,9 +162,8 @@ class Compaction(Looker):
         if row.minimum > (found.end if found is not None else 0):
             what = "is missing" if found is None else f"is an older one, which ends at offset {found.end}"
             gap = gap_of(found.end if found is not None else 0, row.minimum)
-            if found is not None or not self._is_given_up(path, gap):
-                self._damaged(key, f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}")
-                return
+            self._damaged(key, f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}")
+            return
         if found is not None:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -173,12 +172,6 @@ class Compaction(Looker):
                 os.close(fd)
             self._files[key] = found
             self.ends[key] = found.end
-
-    def _is_given_up(self, path: Path, gap: str) -> bool:
-        """A repair has written down that what a missing file had is gone."""
-        root = self._place.folder.path
-        name = str(path.relative_to(root))
-        return any((entry.file, entry.reason) == (name, gap) for entry in quarantine.entries(root))
 
     # -- what is due --------------------------------------------------------------------------------------------
 

@@ -203,8 +203,8 @@ class Retention(Looker):
                 self._close_and_raise(rules, topics, rows, wanted)
                 if any(row.first < forced for id in wanted for row in rows[id]):
                     self._say(
-                        f"the disk of topics is full to {share:.0%}: messages of topics with a retention go before their "
-                        f"time, up to position {forced:,} of the log",
+                        f"the disk of topics is full to {share:.0%}: messages of topics with a retention go before "
+                        f"their time, up to position {forced:,} of the log",
                         WARNING,
                     )
 

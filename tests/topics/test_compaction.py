@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file, quarantine
+from warren.engine.kernel import atomic_file
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.engine.topics import newest_files
+from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.compaction import Rates
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.retention import Place, Policy
@@ -386,10 +387,11 @@ def test_a_bad_file_is_said_and_nothing_more_is_lost(node: TopicNode, writer: Wr
         assert life.stop()
         return
     assert life.stop()
-    path.unlink(missing_ok=True)
-    gap = newest_files.gap_of(0, minimum)
-    assert quarantine.note(node.folder.path, quarantine.Entry("compacted/1/0", 0, 0, gap, None))
-    life = node.life()  # a repair has given it up
+    of = {NEWEST.id: (NEWEST.name.encode(), NEWEST.queues)}
+    check = CompactedCheck(node.folder, node_bytes(node.superblock.node_id), of, running=False)
+    list(check.examine({(1, 0): minimum}))
+    check.repair()  # which gives it up
+    life = node.life()
     life.compact(2)
     assert life.row(1, 0)["minimum"] > minimum  # type: ignore[index]
     found = Reading(life).values()
