@@ -88,11 +88,17 @@ def test_parts_of_a_topic(node: warren.Node, name: str) -> None:
     for number in range(0, 1000, 100):
         keys = [f"k{n % 7}" for n in range(number, number + 100)]
         topic.append_many(sent[number : number + 100], keys=keys, tags=[f"t{n % 2}" for n in range(100)])
-    between = topic.append(b"between").message_id
-    moment = topic.find_id(between)
+
+    def let_time_pass() -> None:
+        """The next message has another time than all before it."""
+        last = max(topic.read(n, topic.offsets(n)[1] - 1).records[0].timestamp for n in range(3))
+        while time.time_ns() // 1_000_000 <= last + 1:
+            time.sleep(0.001)
+
+    let_time_pass()
+    moment = topic.find_id(topic.append(b"between").message_id)
     assert moment is not None
-    while time.time_ns() // 1_000_000 <= moment.timestamp + 1:
-        pass
+    let_time_pass()
     for number in range(1000, 2000, 100):
         topic.append_many(sent[number : number + 100])
     records = [record for n in range(3) for record in topic.read(n, max=5000, max_bytes=1 << 24).records]
@@ -173,12 +179,17 @@ def test_what_is_refused(node: warren.Node, name: str) -> None:
         {"rate": 0},
         {"key": 7},
         {"start": {0: True}},
+        {"timeout": float("nan")},
+        {"progress": 5},
         {"start": {0: 1}},  # nothing is there yet: whoever goes on there would miss what comes before it
     ):
         with pytest.raises(warren.UsageError):
             topic.replay(name, **wrong)  # type: ignore[arg-type]
     with pytest.raises(warren.UsageError, match=r"an offset is given by queue, as \{0: 7\}"):
         topic.replay(name, start=7)
+    for queue in (None, 7, topic):
+        with pytest.raises(warren.UsageError, match="goes into a queue"):
+            topic.replay(queue)  # type: ignore[arg-type]
     with pytest.raises(warren.QueueNotFound):
         topic.replay("nowhere")
     topic.delete()

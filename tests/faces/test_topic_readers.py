@@ -418,5 +418,11 @@ def test_wrong_arguments(topic: warren.Topic) -> None:
         for timeout in (-1, "1"):
             with pytest.raises(warren.UsageError, match="timeout"):
                 reader.seek(0, 0, timeout)  # type: ignore[arg-type]
+        reader.get(TIMEOUT)  # and others are read ahead
+        for timeout in (-1, "1", float("nan"), True):
+            with pytest.raises(warren.UsageError, match="timeout"):
+                reader.get(timeout)  # type: ignore[arg-type]
+            with pytest.raises(warren.UsageError, match="timeout"):
+                reader.get_many(1, timeout)  # type: ignore[arg-type]
         with pytest.raises(warren.UsageError, match="max"):
             reader.get_many(0)

@@ -222,12 +222,12 @@ class Reader:
 
     def _ready(self, timeout: float | None, most: int) -> bool:
         """Have a message to hand out, or up to `most` that come again in `_again`; False: none came in time."""
+        checked_seconds(timeout)
         self._finish()
         if self._retries is not None and self._take_again(most):
             return True
         if self._batch and time.monotonic() < self._look_at and not self._changed():
             return True
-        checked_seconds(timeout)
         left, deadline = timeout, None if timeout is None else time.monotonic() + timeout
         while self._within(functools.partial(self._wait, left)):
             if self._take_again(most) or self._batch:

@@ -15,9 +15,9 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Position, Record
 from warren.engine.catalog import group_topics
 from warren.engine.catalog.topics import TopicDeclaration, checked_retention
-from warren.engine.errors import TimedOut, TopicNotFound
+from warren.engine.errors import TimedOut, TopicNotFound, UsageError
 from warren.engine.saying import shown
-from warren.workers.client.arguments import level_of, listed
+from warren.workers.client.arguments import checked_seconds, level_of, listed
 from warren.workers.client.later import When, later_of
 from warren.workers.client.publish import Body, Durability
 from warren.workers.client.shared import Place, place_of, shared
@@ -562,6 +562,11 @@ class Topic:
         part. Raises what put raises; CorruptRecord, TopicNotFound, QueueNotFound.
         """
         client = self._client
+        checked_seconds(timeout)
+        if progress is not None and not callable(progress):
+            raise UsageError(f"progress must be a function, or None, not {shown(progress)}")
+        if not isinstance(queue, str | Queue):
+            raise UsageError(f"a replay goes into a queue, or the name of one, not {shown(queue)}")
         declared = client.catalog().queue(queue if isinstance(queue, str) else queue.name)
         client.catalog().check_owner(declared, client.epoch)
         plan = Plan.of(self, start, end)
