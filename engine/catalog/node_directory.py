@@ -192,8 +192,10 @@ class NodeDirectory:
         self.check_logs()
 
     def check_logs(self) -> None:
-        """Raises UsageError for a log that is no file: to open a FIFO would wait for its reader, for ever."""
-        for file in sorted(self.log.glob("*.log")):
+        """Raises UsageError (a log that is no file: to open a FIFO would wait for its reader, for ever), StoreError."""
+        with atomic_file.file_explained(f"cannot read {self.log}"):
+            found = sorted(self.log.glob("*.log"))
+        for file in found:
             if file.exists() and not file.is_file():
                 raise UsageError(f"{file} is a directory, a FIFO or a device, and a log is a file: move it away")
 

@@ -1,5 +1,6 @@
 """The supervisor's watch over client slots: what a client leaves that dies before it is a client."""
 
+import errno
 import os
 import secrets
 import selectors
@@ -12,7 +13,7 @@ import pytest
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc import region
 from warren.ipc.identity import Identity
-from warren.ipc.superblock import CLAIMED, DEAD, FREE, GEOMETRY, SlotView, Superblock
+from warren.ipc.superblock import ACTIVE, CLAIMED, DEAD, FREE, GEOMETRY, SlotView, Superblock
 from warren.workers.node.clients_watch import ClientsWatch
 from warren.workers.process.shared_objects import UNMAPPING_S, remove_unrecorded, segments
 
@@ -114,4 +115,43 @@ def test_a_workers_slot_waits_for_the_stores_and_a_clients_for_everybody(superbl
         superblock.set_server_done(clients.slot, 2, clients.generation)
         watch.scan()
         assert superblock.slot(clients.slot).state == FREE
+        watch.close()
+
+
+class Refusing(selectors.DefaultSelector):
+    """The system watches no more descriptors, so often."""
+
+    refusals = 1
+
+    def register(self, *arguments: object) -> selectors.SelectorKey:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().register(*arguments)  # type: ignore[arg-type]
+
+
+def test_who_could_not_be_watched_is_watched_later(superblock: Superblock) -> None:
+    """Nobody would have seen the end of such a client."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(write)
+        superblock.activate(superblock.claim(Identity.current(), "client", -1))
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    wait_until(lambda: any(view.pid == pid and view.state == ACTIVE for view in superblock.slots()), what="a client")
+    before = len(os.listdir("/proc/self/fd"))
+    with Refusing() as selector:
+        watch = ClientsWatch(superblock, selector, list, list)
+        watch.scan()
+        assert len(os.listdir("/proc/self/fd")) == before + 1  # the selector's own
+        watch.scan()
+        os.close(write)
+        os.waitpid(pid, 0)
+        ready = selector.select(30)
+        assert ready
+        for key, _events in ready:
+            key.data()
+        assert not any(view.pid == pid and view.state == ACTIVE for view in superblock.slots())
         watch.close()

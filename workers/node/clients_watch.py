@@ -161,8 +161,12 @@ class ClientsWatch:
             self._dead(view)
             return
         watched = _Watched(view, pidfd)
+        try:
+            self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(watched))
+        except OSError:  # as many are watched as may be
+            os.close(pidfd)
+            return
         self._watched[view.slot] = watched
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(watched))
 
     def _ended(self, watched: _Watched) -> None:
         """A pidfd became readable: that process is dead."""
