@@ -15,6 +15,10 @@ pytestmark = pytest.mark.integration
 SAID = {
     "asyncio_service.py": "invoices: 500, handled: 500, at most 100 at a time: True\n",
     "cron.py": "reports: 5, every tick once: True\n",
+    "event_log.py": (
+        "billing handled 3\nmails handled 3\nbilling handled 2\nlag: {'billing': 0, 'mails': 2}\nmails handled 2\n"
+        "ada: [('paid', 5), ('cancelled', 30)]\naudit: 4 paid, 54 in all, the first of ['ada']\n"
+    ),
     "log_shipper.py": "full at 50 lines\nall shipped, in order: True\n",
     "retries.py": (
         "sent to ann@here.org\nsent to carl@here.org\nsent to bob@slow.org\n"
