@@ -333,8 +333,9 @@ class Topic:
 
         Columns: `value` (binary or string), and if they are there `key` (string, or list of strings), `tag` (string),
         `queue` (integer), `born_timestamp` (timestamp, or integer of milliseconds since 1970) and `headers` (map, or
-        list of structs with key and value, of strings). A null is nothing, but in `value` it is refused. Rows with
-        different born_timestamp are not appended together. `queue`: of all rows, instead of the column. `delay`, `at`,
+        list of structs with key and value, of strings: the properties). Other columns are refused; docs/topics.md shows
+        how to copy what `read_arrow` gives. A null is nothing, but in `value` it is refused. Rows with different
+        born_timestamp are not appended together. `queue`: of all rows, instead of the column. `delay`, `at`,
         `delay_level`: of all rows, as for `append_many`.
         """
         from warren.workers.faces import topic_rows  # here: most programs have no Arrow
@@ -553,7 +554,8 @@ class Topic:
         progress: Callable[[Replayed], object] | None = None,
     ) -> Replayed:
         """Put messages of the topic into a queue, in the order of the log: from `start` on, and before `end` (each
-        "earliest", "latest", a time, or a dict of offsets by queue). With `tags` those that have one of them, with
+        "earliest", "latest", a time, or a dict of offsets by queue: queues that that of `start` does not name are left
+        out, those that that of `end` does not name go to their end). With `tags` those that have one of them, with
         `key` those that have it; at most `rate` messages a second.
 
         Each becomes the message that it was when it was published, with the header `x-topic` (docs/topics.md). It
