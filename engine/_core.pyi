@@ -1607,7 +1607,9 @@ class Record:
         """All keys."""
 
     @property
-    def tag(self) -> str | None: ...
+    def tag(self) -> str | None:
+        """Its tag; None: it has none."""
+
     @property
     def body(self) -> bytes:
         """The bytes that were appended."""
@@ -1626,7 +1628,7 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        """Its id: find_id finds it."""
+        """Its id, 32 hexadecimal digits: find_id finds it."""
 
     @property
     def reconsume_times(self) -> int:

@@ -55,16 +55,29 @@ TAGS_MAX = 64
 
 
 class ReadStatus(IntEnum):
-    """What came of a read."""
+    """What came of a read, by RocketMQ's names. Whatever it is, the next read begins at `next_offset`.
+
+        FOUND                  there are messages
+        NO_MATCHED_MESSAGE     there are, none with a wanted tag; a timeout waits for one
+        OFFSET_OVERFLOW_ONE    nothing yet: this is the end, where a timeout waits
+        NO_MESSAGE_IN_QUEUE    the queue never had one; next_offset is 0, where a timeout waits
+        OFFSET_FOUND_NULL      the log lost these, or has newer ones of their keys; a timeout goes on behind them
+
+    These come at once, whatever the timeout:
+
+        OFFSET_TOO_SMALL       messages were removed, and are missed; next_offset is the first that is there
+        OFFSET_OVERFLOW_BADLY  this is beyond the end, which is next_offset
+        MESSAGE_WAS_REMOVING   messages are being removed just now, and are missed
+    """
 
     FOUND = 0
-    NO_MATCHED_MESSAGE = 1  #: there are messages, none with a wanted tag: go on at next_offset
-    OFFSET_TOO_SMALL = 2  #: those were removed: the first that is there is next_offset
-    OFFSET_OVERFLOW_ONE = 3  #: nothing is there yet
-    OFFSET_OVERFLOW_BADLY = 4  #: behind the end, which is next_offset
-    NO_MESSAGE_IN_QUEUE = 5  #: there never was one
-    OFFSET_FOUND_NULL = 6  #: the log has no messages for these offsets any more: go on at next_offset
-    MESSAGE_WAS_REMOVING = 7  #: it is being removed: go on at next_offset
+    NO_MATCHED_MESSAGE = 1
+    OFFSET_TOO_SMALL = 2
+    OFFSET_OVERFLOW_ONE = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    NO_MESSAGE_IN_QUEUE = 5
+    OFFSET_FOUND_NULL = 6
+    MESSAGE_WAS_REMOVING = 7
 
 
 #: of the core: what is damaged is named, next_offset lies behind it
@@ -84,8 +97,8 @@ _NOTHING_YET = (
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What a read gives. `next_offset`: where the next one begins; `min_offset`, `max_offset`: the first message of the
-    queue, and behind the last; `damaged`: what was passed by (damage="skip").
+    """What a read gives. `status`: why there is nothing, if so; `next_offset`: where the next one begins; `min_offset`,
+    `max_offset`: the first message of the queue, and behind the last; `damaged`: what was passed by (damage="skip").
     """
 
     status: ReadStatus

@@ -383,8 +383,9 @@ class Topic:
         damage: str = "error",
     ) -> ReadResult:
         """Up to `max` messages of a queue from an offset on, of `max_bytes` of log together (one comes whatever its
-        size); with `tag` those that have it, or one of several. Where there is none yet it waits for `timeout` seconds
-        (None: without end). It asks no server, and takes nothing away.
+        size); with `tag` those that have it, or one of several. At the end of the queue it waits for `timeout` seconds
+        (None: without end); beyond it, or below its first message, the answer comes at once (ReadStatus). It asks no
+        server, and takes nothing away.
 
         Raises CorruptRecord (with damage="skip" it goes on behind it), TopicNotFound, UsageError, PeerLost,
         ClosedError.
@@ -402,8 +403,8 @@ class Topic:
     ) -> pa.RecordBatch:
         """The messages of a queue from offset `start` on and below `end` (None: all that are there), as far as
         `max_bytes` of log go: at least one, if there is one. Columns: offset, key (several: separated by spaces), tag,
-        value, timestamp, born_timestamp, message_id, properties. What follows begins behind the last offset of the
-        batch.
+        value, timestamp, born_timestamp, message_id, properties; none for the queue. What follows begins behind the
+        last offset of the batch. `damage`: as of `read`.
 
         Raises DataLoss (messages from `start` on are not there any more), CorruptRecord, TopicNotFound, UsageError.
         """
@@ -430,12 +431,15 @@ class Topic:
         damage: str = "error",
     ) -> list[Record]:
         """The newest `limit` messages with a key, of all queues, the newest first; of those stored from `since` to
-        `until`. Raises CorruptRecord, as `read`.
+        `until` (each a datetime, or milliseconds since 1970). `damage`: "skip" passes by what is damaged, which else
+        raises CorruptRecord.
         """
         return self._ask(TopicReading.find, key, since, until, limit, damage=damage)
 
     def find_id(self, message_id: str) -> Record | None:
-        """The message with an id; None: it is not there (any more), or another topic's."""
+        """The message with an id (32 hexadecimal digits); None: it is not there (any more), or another topic's. Raises
+        UsageError (it is no id, of 32 digits or RocketMQ's 56), CorruptRecord, and as `read`.
+        """
         return self._ask(TopicReading.find_id, message_id)
 
     # -- groups -------------------------------------------------------------------------------------------------
@@ -577,7 +581,8 @@ class Topic:
 
     def stats(self) -> dict[str, int]:
         """`queues`: how many; `messages`: how many a reader sees; `appended`: the sum of the queues' offsets, of those
-        that are gone, too; `delayed`: how many are to come later.
+        that are gone, too; `delayed`: how many are to come later; `halves`: half messages that are neither committed
+        nor rolled back.
         """
         counted = [self._ask(TopicReading.counted, queue) for queue in range(self.queues)]
         return {
