@@ -173,7 +173,7 @@ class Reader:
 
     def get(self, timeout: float | None = None) -> Record:
         """The next message of one of its queues, in turns; of each queue in order. With commit="auto" those that were
-        handed out before are done. Waits for `timeout` seconds (None: without end).
+        handed out before this call are done, also if it gets none. Waits for `timeout` seconds (None: without end).
 
         It may wait for the topic worker for a second beyond that. Raises QueueEmpty (none came), DataLoss (with
         on_data_loss="error": messages are gone; `seek` goes on), CorruptRecord (with damage="error"), TopicNotFound
@@ -190,7 +190,7 @@ class Reader:
 
     def get_many(self, max: int = 1000, timeout: float | None = None) -> list[Record]:
         """The next messages, 1 to `max`, as they are there; an empty list if none comes within `timeout` seconds.
-        Else as `get`.
+        Else as `get`: with commit="auto" all of the list is done with the next call, or commit(), and not by close().
         """
         most = checked_count(max, "max", 1, PREFETCH_MAX)
         self._go_in()
@@ -662,7 +662,9 @@ class Reader:
         return sorted(place.queue for place in self._places.all() if not place.leaving)
 
     def lag(self) -> dict[int, int]:
-        """Of each of its queues how many messages are not committed (without a group: not handed out)."""
+        """Of each of its queues how many offsets are not committed (without a group: not handed out); also those of
+        messages that were removed.
+        """
         return self._calling(self._lag)
 
     def _lag(self) -> dict[int, int]:
@@ -677,9 +679,9 @@ class Reader:
     # -- its end ------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Leave the group: its queues go to others at once. With commit="auto" what is done is committed before: not
-        what the last call handed out, unless commit() said so, or it was retried. (The end of a `with` block is done
-        with that, too, if no exception ended it.)
+        """Leave the group: its queues go to others at once. With commit="auto" what is done is committed before: all
+        but what the last call of `get` or `get_many` handed out, the whole list, which comes again unless commit() said
+        that it is done, or it was retried. (The end of a `with` block is done with that, too, if no exception ended it.)
 
         May be called by another thread, too, and ends its call with ClosedError. Raises TimedOut, SyncFailed, PeerLost:
         it is closed all the same, and what was not committed is handed out again, to others.

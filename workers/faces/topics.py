@@ -457,14 +457,15 @@ class Topic:
         max_reconsume_times: int = RECONSUME_TIMES,
     ) -> Reader:
         """A reader of all queues, one message after the other: an iterator, and a context manager. The readers with the
-        same `group` share the queues, and what they commit is kept; without one it reads all, and keeps nothing.
+        same `group` (up to 255 of A-Z a-z 0-9 _ % | . -) share the queues, and what they commit is kept; without one it
+        reads all, and keeps nothing.
 
         `start`: where the group has committed nothing: "earliest", "latest", or a time (a datetime, or milliseconds
         since 1970). `tags`: only messages with this tag, or one of several. `prefetch`: messages that are read ahead at
-        most. `commit`: "auto" commits, several times a second and at the end, those before the last that was asked for;
-        "manual" what `reader.commit()` says. `on_data_loss`: messages were gone before they were read: raise DataLoss,
-        or "skip" them and count them (`reader.skipped`). `damage`: as of `read`. `max_reconsume_times`: so often a
-        message comes again that this reader gives back with `reader.retry`, before it is a dead letter.
+        most. `commit`: "auto" commits, with calls that ask for more and at the end, what was handed out before the last
+        such call; "manual" what `reader.commit()` says. `on_data_loss`: messages were gone before they were read: raise
+        DataLoss, or "skip" them and count them (`reader.skipped`). `damage`: as of `read`. `max_reconsume_times`: so
+        often a message comes again that this reader gives back with `reader.retry`, before it is a dead letter.
 
         Raises TopicNotFound, UsageError, TimedOut, PeerLost, ClosedError.
         """
@@ -472,8 +473,8 @@ class Topic:
         return Reader(self._client, self.name, *told)
 
     def groups(self) -> list[dict[str, Any]]:
-        """Its groups of readers: `name`, `members` (how many), `lag` (messages that are not committed). Raises
-        PeerLost, TimedOut, TopicNotFound, ClosedError.
+        """Its groups of readers: `name`, `members` (how many), `lag` (offsets that are not committed, also of messages
+        that were removed). Raises PeerLost, TimedOut, TopicNotFound, ClosedError.
         """
         return self._ask(topic_groups.listed)
 
@@ -493,7 +494,8 @@ class Topic:
         force: bool = False,
     ) -> dict[int, int]:
         """Set what a group has committed, of all queues or of one: "earliest", "latest", the first message stored at a
-        datetime or later, or (of one queue) an offset; returns the offsets by queue, when they are durable.
+        datetime or later, or (of one queue) an offset; returns the offsets by queue, when they are durable. A group
+        that does not exist is made.
 
         Raises UsageError: it has members, who would go on where they are. With `force` they are fenced: what they have
         at hand does not count, and they go on there. And as `groups`.
