@@ -13,8 +13,6 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -24,13 +22,13 @@ from warren.engine.catalog.metadata import PROPERTIES
 from warren.engine.errors import QueueEmpty, Unroutable, UsageError
 from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.lines import Lines
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
 if TYPE_CHECKING:
     import warren
 
 DIRECTORY = click.argument("directory", metavar="DIR")
-BATCH = 1000
 #: messages that `peek` shows when it is not said how many
 PEEKED = 10
 #: the smallest that a pipe can be; then it takes nothing more until its reader has taken all
@@ -100,7 +98,8 @@ def publish(
     mandatory: bool,
     as_json: bool,
 ) -> int:
-    """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange.
+    """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange. Lines are sent when
+    1,000 are together or the input pauses, and at Ctrl-C those that were read.
 
     Exit code 1 if no queue receives a message.
     """
@@ -111,13 +110,15 @@ def publish(
         raise UsageError("--body and --file both name the input: give only one of them")
     if transient and durability not in (None, "none"):
         raise UsageError(f"--transient keeps messages in memory only: leave out --durability {durability}")
-    lines = sys.stdin.buffer if source is None else source
+    given = sys.stdin.buffer if source is None else source
+    lines: Lines | None = None
+    one = b""
     if body is not None:
-        bodies: Iterator[bytes] = iter([os.fsencode(body)])
+        one = os.fsencode(body)
     elif whole:
-        bodies = iter([lines.read()])
+        one = given.read()
     else:
-        bodies = (line.rstrip(b"\r\n") for line in lines)
+        lines = Lines(given, pauses=message_id is None)
     told = _properties(properties, reply_to)
     if message_id == "":
         raise UsageError("--message-id must not be empty: give an id, or leave it out")
@@ -139,7 +140,9 @@ def publish(
         warren.attach(directory, name="warren-publish") as node,
     ):
         target = node.queue(queue, create=False) if queue is not None else None
-        while batch := list(islice(bodies, BATCH)):
+
+        def put(batch: list[bytes]) -> int:
+            nonlocal count, unroutable, why
             if message_id is not None and count + unroutable + len(batch) > 1:
                 raise UsageError(
                     "--message-id is the id of one message, and the input has several lines: publish each with an id "
@@ -151,6 +154,7 @@ def publish(
                 else:
                     node.publish_many(batch, exchange or "", routing_key or "", mandatory=True, **options)
                 count += len(batch)
+                return len(batch)
             except Unroutable as error:
                 why = str(error).rpartition(": bind one")[0] or str(error).rpartition(f": {DECLARE}")[0] or str(error)
                 if mandatory and exchange:
@@ -160,6 +164,13 @@ def publish(
                     declare = command("queue", "declare", directory, routing_key or "QUEUE")
                     raise Unroutable(f"{why}: {declare} creates it") from None
                 unroutable += len(batch)
+                return 0
+
+        if lines is None:
+            put([one])
+        else:
+            with lines:
+                lines.send(put, "published")
     seconds = time.monotonic() - began
     if as_json:
         output.print_json({"published": count, "unroutable": unroutable, "seconds": round(seconds, 3)})
@@ -167,6 +178,8 @@ def publish(
         output.say(f"{counted(count, 'message')} published in {seconds:.2f} s", error=True)
         if unroutable:
             output.say(f"warren: {counted(unroutable, 'message')} dropped: {why}", error=True)
+    if lines is not None:
+        lines.end()
     return output.EXIT_ERROR if unroutable else 0
 
 

@@ -305,6 +305,14 @@ def waiting(what: str) -> None:
         say(f"warren: waiting: {what}", error=True)
 
 
+def note(what: str) -> None:
+    """Tell people what they have to know beside the result."""
+    if _json:
+        _tell(note=what)
+    else:
+        say(f"warren: {what}", error=True)
+
+
 def starting(what: str, outside: bool) -> None:
     """Tell people, or the program that asked for it, what a start waits for; `outside`: it does not end by itself."""
     if os.environ.get(ERRORS_VARIABLE):

@@ -6,7 +6,6 @@ Reading takes nothing away: what is printed stays in the topic. While a node run
 from __future__ import annotations
 
 import base64
-import functools
 import glob
 import heapq
 import os
@@ -14,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -30,6 +28,7 @@ from warren.engine.saying import counted, shown
 from warren.engine.topics import newest_files, units
 from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
+from warren.workers.cli.lines import Lines
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
 from warren.workers.cli.topic_words import found as _found
 from warren.workers.cli.topic_words import moment as _moment
@@ -39,12 +38,11 @@ from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
 if TYPE_CHECKING:
     import warren
-    from warren.engine._core import Record
+    from warren.engine._core import Position, Record
     from warren.workers.faces.topics import Topic
 
 LINES = click.option("--json", "as_json", is_flag=True, help="The same as --format json: an object per line.")
 FORMAT = click.option("--format", "style", type=click.Choice(["raw", "json"]), default="raw", show_default=True)
-BATCH = 1000
 #: messages that are read of a queue at once
 READ = 256
 #: how often topics of several queues are looked at, where there is nothing to print
@@ -318,7 +316,8 @@ def append_to_topic(
     as_json: bool,
 ) -> None:
     """Append each line (or the whole) of a file or of standard input to the topic NAME. Keys, tag and properties are
-    those of every message.
+    those of every message. Lines are sent when 1,000 are together or the input pauses, and at Ctrl-C those that were
+    read.
 
     Says where the last message lies, when all are as durable as --durability wants. Of messages that come later it has
     no offset yet (in JSON -1).
@@ -328,23 +327,35 @@ def append_to_topic(
     when = None if at is None else _moment("--at", at)
     if body is not None and source is not None:
         raise UsageError("--body and --file both name the input: give only one of them")
-    lines = sys.stdin.buffer if source is None else source
+    given = sys.stdin.buffer if source is None else source
+    lines: Lines | None = None
+    one = b""
     if body is not None and body != "-":
-        bodies: Iterator[bytes] = iter([os.fsencode(body)])
+        one = os.fsencode(body)
     elif whole or body == "-":
-        bodies = iter([lines.read()])
+        one = given.read()
     else:
-        bodies = (line.rstrip(b"\r\n") for line in lines)
+        lines = Lines(given)
     told = output.pairs("--property", properties) or None
     began = time.monotonic()
-    count, last = 0, None
+    count = 0
+    last: Position | None = None
     with _found(directory, name, makes=True), warren.attach(directory, name="warren-append") as node:
         target = node.topic(name, create=False)
-        while batch := list(islice(bodies, BATCH)):
+
+        def put(batch: list[bytes]) -> int:
+            nonlocal count, last
             each = [list(keys)] * len(batch) if keys else None
-            put = functools.partial(target.append_many, delay=delay, at=when, delay_level=delay_level)
-            last = put(batch, each, tag, told, queue, durability)[-1]
+            later: dict[str, Any] = {"delay": delay, "at": when, "delay_level": delay_level}
+            last = target.append_many(batch, each, tag, told, queue, durability, **later)[-1]
             count += len(batch)
+            return len(batch)
+
+        if lines is None:
+            put([one])
+        else:
+            with lines:
+                lines.send(put, "appended")
     seconds = time.monotonic() - began
     where = (
         None
@@ -353,12 +364,14 @@ def append_to_topic(
     )
     if as_json:
         output.print_json({"appended": count, "seconds": round(seconds, 3), "last": where})
-        return
-    tail = "" if where is None else f"; the last one in queue {where['queue']}"
-    if where is not None:
-        later = where["offset"] == -1
-        tail += ", when its time has come" if later else f" at offset {where['offset']}, id {where['message_id']}"
-    output.say(f"{counted(count, 'message')} appended in {seconds:.2f} s{tail}", error=True)
+    else:
+        tail = "" if where is None else f"; the last one in queue {where['queue']}"
+        if where is not None:
+            later = where["offset"] == -1
+            tail += ", when its time has come" if later else f" at offset {where['offset']}, id {where['message_id']}"
+        output.say(f"{counted(count, 'message')} appended in {seconds:.2f} s{tail}", error=True)
+    if lines is not None:
+        lines.end()
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
