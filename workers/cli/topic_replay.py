@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from warren.workers.faces.replay import Replayed, Where
     from warren.workers.faces.topics import Topic
 
+_EARLIEST, _LATEST = "earliest", "latest"
 _OFFSETS = re.compile(r"\d+=\d+(,\d+=\d+)*")
 _WHERE = "earliest, latest, a time as 2026-05-01T12:30 (local; with Z or +02:00: of that zone), or QUEUE=OFFSET,…"
 
 
 def _where(option: str, text: str, topic: Topic) -> Where:
     """A place in a topic. Raises UsageError."""
-    if text in ("earliest", "latest"):
+    if text in (_EARLIEST, _LATEST):
         return text
     if text.isascii() and text.isdigit():
         if topic.queues > 1:
@@ -38,8 +39,9 @@ def _where(option: str, text: str, topic: Topic) -> Where:
     return moment(option, text, "earliest, latest, QUEUE=OFFSET,… or ")
 
 
-def _go_on(done: Replayed) -> str:
-    return ",".join(f"{queue}={offset}" for queue, offset in sorted(done.next_offsets.items()))
+def _places(offsets: Mapping[int, int]) -> str:
+    """Offsets by queue, as --start and --end take them."""
+    return ",".join(f"{queue}={offset}" for queue, offset in sorted(offsets.items()))
 
 
 class _Bar:
@@ -70,8 +72,8 @@ class _Bar:
 @DIRECTORY
 @NAME
 @click.argument("queue")
-@click.option("--start", default="earliest", show_default=True, metavar="WHERE", help=f"From there on: {_WHERE}.")
-@click.option("--end", default="latest", show_default=True, metavar="WHERE", help="Before that: the same.")
+@click.option("--start", default=_EARLIEST, show_default=True, metavar="WHERE", help=f"From there on: {_WHERE}.")
+@click.option("--end", default=_LATEST, show_default=True, metavar="WHERE", help="Before that: the same.")
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
 @click.option("--key", help="Only messages with this key.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, at most.")
@@ -89,7 +91,7 @@ def replay_topic(
 ) -> None:
     """Put messages of the topic NAME into QUEUE, in the order of the log, confirmed. They stay in the topic.
 
-    Each is the message that it was, with the header x-topic. When it ends early, it says with which --start it goes on;
+    Each is the message that it was, with the header x-topic. When it ends early, it says which command does the rest;
     a queue with a deduplication_window takes no message twice.
     """
     import warren
@@ -108,23 +110,29 @@ def replay_topic(
         try:
             with bar as show:
                 done = topic.replay(target, plan.first, plan.end, tags=tags or None, key=key, rate=rate, progress=show)
-        except BaseException:
-            on = _go_on(bar.last) if bar.last is not None else start
-            again = command("topic", "replay", directory, name, queue, "--start", on)
-            output.say(
-                f"warren: {counted(bar.last.messages if bar.last else 0, 'message')} replayed; {again} goes on",
-                error=True,
-            )
+        except BaseException as error:
+            if bar.last is not None or not isinstance(error, UsageError):  # else it would be refused again
+                at = bar.last.next_offsets if bar.last is not None else plan.first
+                words = ["--start", _places(at), "--end", _places(plan.end)]
+                words += [word for tag in tags for word in ("--tag", tag)]
+                words += [] if key is None else ["--key", key]
+                words += [] if rate is None else ["--rate", f"{rate:.15g}"]
+                words += ["--json"] if as_json else []
+                rest = command("topic", "replay", directory, name, queue, *words)
+                made = counted(bar.last.messages if bar.last else 0, "message")
+                output.note(f"{made} replayed; {rest} does the rest")
             raise
+        left_out = end != _LATEST and any(topic.offsets(of)[1] > last for of, last in plan.end.items())
     seconds = time.monotonic() - began
     if as_json:
         told = {"replayed": done.messages, "bytes": done.bytes, "passed_by": done.passed_by, "lost": done.lost}
         output.print_json({**told, "seconds": round(seconds, 3), "next": done.next_offsets})
         return
+    behind = "what --end left out, and what comes," if left_out else "what was appended since it began, and what comes,"
     lost = f", {done.lost:,} were gone before they were read" if done.lost else ""
     output.say(
         f"{counted(done.messages, 'message')} of topic {name} replayed into queue {queue} in {seconds:.2f} s{lost}; "
-        f"what is appended from now on begins at --start {shown(_go_on(done))}",
+        f"{behind} begins at --start {shown(_places(done.next_offsets))}",
         error=True,
     )
 
