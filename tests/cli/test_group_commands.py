@@ -1,4 +1,4 @@
-"""Goal: `warren topic groups · lag · seek` on a real node say what is so, and do what their help says.
+"""Goal: `warren topic groups · lag · seek · delete-group` on a real node say what is so, and do what their help says.
 
 Method: the command line as processes of their own; readers of this process; one node for all tests.
 """
@@ -52,8 +52,7 @@ def test_groups_lag_and_seek(directory: Path) -> None:
         assert "1 member, lag 2,000" in shown
         assert "the-reader (process" in shown
         refused = command("topic", "seek", directory, "flights", "report", "earliest", code=2).stderr
-        assert "has members" in refused
-        assert "--force" in refused
+        assert refused.endswith("has members: end its readers, or give --force\n")
         assert "goes on at" in command("topic", "seek", directory, "flights", "report", "earliest", "--force").stdout
         assert reader.get(TIMEOUT).offset == 0
     assert told("seek", directory, "flights", "report", "7", "--queue", 1)["offsets"] == {"1": 7}
@@ -64,7 +63,7 @@ def test_groups_lag_and_seek(directory: Path) -> None:
         (("seek", directory, "flights", "report", "7"), "name it with --queue"),
         (("seek", directory, "flights", "report", "soon"), "give earliest, latest"),
         (("seek", directory, "flights", "report", "1501", "--queue", 0), "ends at offset 1500"),
-        (("lag", directory, "flights", "another"), "no group 'another'"),
+        (("lag", directory, "flights", "another"), f"no group 'another': `warren topic groups {directory} flights`"),
         (("groups", directory, "trains"), "topic list"),
         (("lag", directory, "trains", "report"), "topic list"),
     ):
@@ -95,3 +94,52 @@ def test_what_a_group_tries_again_and_gives_up(directory: Path) -> None:
     assert command("topic", "tail", directory, dead, "--start", "earliest").stdout == "one\n"
     assert told("lag", directory, "gates", "report")["dead"] == {"topic": dead, "messages": 1}
     assert "reserved" in command("topic", "create", directory, "%mine", code=2).stderr
+
+
+def test_a_group_that_is_prepared_is_said_to_be_new(directory: Path) -> None:
+    seek = ("seek", directory, "flights", "prepared")
+    made = told(*seek, 7, "--queue", 1)
+    assert made == {"topic": "flights", "group": "prepared", "created": True, "offsets": {"1": 7}}
+    assert told(*seek, 8, "--queue", 1)["created"] is False
+    said = command("topic", *seek, "latest").stdout
+    assert said.startswith("group prepared of topic flights goes on at:\n")
+    said = command("topic", "seek", directory, "flights", "mistyped", "latest").stdout
+    assert said.startswith(
+        "group mistyped is new: topic flights had none of that name\ngroup mistyped of topic flights begins at:\n"
+    )
+    for group in ("prepared", "mistyped"):
+        command("topic", "delete-group", directory, "flights", group)
+
+
+def test_a_group_is_deleted(directory: Path) -> None:
+    delete = ("delete-group", directory, "trains", "report")
+    with warren.attach(directory) as node:
+        topic = node.topic("trains", queues=1)
+        topic.append_many([b"one", b"two", b"three"])
+        with topic.reader(group="report", max_reconsume_times=1) as reader:
+            reader.retry(reader.get(TIMEOUT), delay=0)
+            reader.retry(reader.get(TIMEOUT), delay=3600)
+            reader.retry(reader.get(TIMEOUT), delay=3600)
+            reader.retry(reader.get(TIMEOUT))
+            reader.commit()
+            said = command("topic", *delete, "--force", code=2).stderr
+            assert said.endswith("has members: end its readers first\n")
+    said = command("topic", *delete, code=2).stderr
+    assert "has 2 messages that would come again, and 1 dead letter: with --force they go with it" in said
+    assert f"topic lag {directory} trains report" in said
+    assert [row["group"] for row in told("groups", directory, "trains")] == ["report"], "nothing was deleted"
+    said = command("topic", *delete, "--force").stdout
+    assert said == (
+        "group report of topic trains deleted, with 2 messages that would have come again and 1 dead letter\n"
+    )
+    assert told("groups", directory, "trains") == []
+    assert told("list", directory, "%*trains") == []
+    for words in (delete, (*delete, "--force")):
+        said = command("topic", *words, code=2).stderr
+        assert said == (
+            f"warren: topic 'trains' has no group 'report': `warren topic groups {directory} trains` lists them\n"
+        )
+    command("topic", "seek", directory, "trains", "report", "latest")
+    assert told(*delete) == {"topic": "trains", "group": "report", "retry": 0, "dead": 0}
+    assert "there is no topic 'roads'" in command("topic", "delete-group", directory, "roads", "g", code=2).stderr
+    command("topic", "delete", directory, "trains")

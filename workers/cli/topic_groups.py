@@ -1,4 +1,4 @@
-"""`warren topic groups · lag · seek`: groups of readers of topics, and how far they are."""
+"""`warren topic groups · lag · seek · delete-group`: groups of readers of topics, and how far they are."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def seek_group(
     """Set from where a GROUP of readers of the topic NAME goes on. WHERE: earliest, latest, an offset (with --queue),
     or a time as 2026-05-01T12:30 (local; with Z or +02:00: of that zone): the first messages stored then or later.
 
-    Refused while the group has readers, who would go on where they are; with --force they go on at WHERE.
+    Refused while the group has readers, who would go on where they are; with --force they go on at WHERE. A group that
+    is not there is made, for readers that come later; the output says so.
     """
     import warren
 
@@ -108,17 +109,54 @@ def seek_group(
     else:
         place = moment("WHERE", where, "earliest, latest, an offset, or ")
     with found(directory, name), warren.attach(directory, name="warren-topic") as node:
-        offsets = node.topic(name, create=False).seek_group(group, place, queue, force=force)
+        topic = node.topic(name, create=False)
+        new = all(row["name"] != group for row in topic.groups())
+        offsets = topic.seek_group(group, place, queue, force=force)
     if as_json:
-        output.print_json(
-            {"topic": name, "group": group, "offsets": {str(of): offset for of, offset in offsets.items()}}
-        )
+        told = {str(of): offset for of, offset in offsets.items()}
+        output.print_json({"topic": name, "group": group, "created": new, "offsets": told})
         return
-    print(f"group {output.escaped(group)} of topic {name} goes on at:")
+    if new:
+        print(f"group {output.escaped(group)} is new: topic {name} had none of that name")
+    print(f"group {output.escaped(group)} of topic {name} {'begins' if new else 'goes on'} at:")
     output.print_rows(
         [output.Column("queue", True), output.Column("offset", True)],
         [[str(of), f"{offset:,}"] for of, offset in offsets.items()],
     )
 
 
-COMMANDS = (list_groups, show_lag, seek_group)
+@click.command("delete-group")
+@DIRECTORY
+@NAME
+@click.argument("group")
+@click.option("--force", is_flag=True, help="Also its messages that would come again, and its dead letters.")
+@JSON
+def delete_group(directory: str, name: str, group: str, force: bool, as_json: bool) -> None:
+    """Forget a GROUP of readers of the topic NAME, and how far it is; the messages of the topic stay. A group of that
+    name that comes later begins anew.
+
+    Refused while it has readers, and while messages of its own are there, which go with it: use --force for those.
+    """
+    import warren
+
+    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+        topic = node.topic(name, create=False)
+        told = topic.group(group)
+        again = 0 if told["retry"] is None else told["retry"]["lag"]
+        dead = 0 if told["dead"] is None else told["dead"]["messages"]
+        if (again or dead) and not force:
+            raise UsageError(
+                f"group {shown(group)} of topic {shown(name)} has {counted(again, 'message')} that would come again, "
+                f"and {counted(dead, 'dead letter')}: with --force they go with it; "
+                f"{command('topic', 'lag', directory, name, group)} says where they are"
+            )
+        topic.delete_group(group)
+    if as_json:
+        output.print_json({"topic": name, "group": group, "retry": again, "dead": dead})
+        return
+    gone = f", with {counted(again, 'message')} that would have come again" if again else ""
+    gone += f"{' and' if gone else ', with'} {counted(dead, 'dead letter')}" if dead else ""
+    print(f"group {output.escaped(group)} of topic {name} deleted{gone}")
+
+
+COMMANDS = (list_groups, show_lag, seek_group, delete_group)

@@ -18,13 +18,25 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 
 @contextlib.contextmanager
 def found(directory: str, name: str, *, makes: bool = False) -> Iterator[None]:
-    """What is said when the topic is not there: where the names are and, with `makes`, how it is declared."""
+    """What is said when the topic is not there: where the names are and, with `makes`, how it is declared. And of what
+    else a program would be told, what to type.
+    """
     try:
         yield
     except TopicNotFound as error:
         if not str(error).startswith("there is no topic"):
             raise
         raise not_there(directory, name, makes=makes) from None
+    except UsageError as error:
+        said = str(error)
+        for theirs, ours in (
+            ("topic.groups() lists them", f"{command('topic', 'groups', directory, name)} lists them"),
+            ("close its readers, or give force=True (--force)", "end its readers, or give --force"),
+            ("close its readers first", "end its readers first"),
+        ):
+            said = said.replace(theirs, ours)
+        error.args = (said,)
+        raise
 
 
 def not_there(directory: str, name: str, *, makes: bool = False) -> TopicNotFound:
