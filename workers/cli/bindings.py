@@ -48,6 +48,15 @@ def bound(item: dict[str, Any]) -> str:
     return f"{item['routing_key']!r}{' ' if conditions else ''}{conditions}"
 
 
+def not_bound(what: str, item: dict[str, Any], shows: str) -> UsageError:
+    """What is said of a binding that is to be removed, and is not there. `shows`: the command that shows those that
+    are.
+    """
+    return UsageError(
+        f"{what} is not bound to exchange {item['exchange']} with {bound(item)}: {shows} shows its bindings"
+    )
+
+
 def grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by what they have in a field."""
     found: dict[str, list[dict[str, Any]]] = {}

@@ -279,6 +279,12 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+def done(answer: dict[str, Any], word: str | None = None) -> dict[str, Any]:
+    """What the supervisor answers to what makes nothing: it says "created" of whatever changed. `word` says it then."""
+    told = {name: value for name, value in answer.items() if name != "created"}
+    return told if word is None else {**told, word: answer["created"]}
+
+
 #: what a terminal obeys, or shows as nothing: control and format characters (as U+202E, right to left), line ends
 _UNSHOWN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 

@@ -13,7 +13,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
-from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, values_of
+from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, not_bound, values_of
 from warren.workers.cli.node import kind
 from warren.workers.process.control import ControlClient
 
@@ -113,9 +113,10 @@ def declare_queue(
 def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
     """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none."""
     if len(names) > 1:
-        _done(as_json, _call_named(directory, "delete_queues", names=names), f"{counted(len(names), 'queue')} deleted")
-        return
-    _done(as_json, _call_named(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted")
+        answer, text = _call_named(directory, "delete_queues", names=names), f"{counted(len(names), 'queue')} deleted"
+    else:
+        answer, text = _call_named(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted"
+    _done(as_json, output.done(answer), text)
 
 
 @queue.command("list")
@@ -262,11 +263,12 @@ def bind_queue(
 def unbind_queue(
     directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Remove a binding."""
+    """Remove a binding. One that is not there is an error."""
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": values_of(arguments)}
     answer = _call_named(directory, "unbind", queue=name, **fields)
-    text = "is no longer bound" if answer["removed"] else "was not bound"
-    _done(as_json, answer, f"queue {name} {text} to exchange {exchange} with {bound(fields)}")
+    if not answer["removed"]:
+        raise not_bound(f"queue {name}", fields, command("queue", "show", directory, name))
+    _done(as_json, output.done(answer), f"queue {name} is no longer bound to exchange {exchange} with {bound(fields)}")
 
 
 @click.group()
@@ -300,7 +302,7 @@ def declare_exchange(
 @JSON
 def delete_exchange(directory: str, name: str, as_json: bool) -> None:
     """Delete an exchange and its bindings."""
-    _done(as_json, _call_named(directory, "delete_exchange", name=name), f"exchange {name} deleted")
+    _done(as_json, output.done(_call_named(directory, "delete_exchange", name=name)), f"exchange {name} deleted")
 
 
 @exchange.command("list")

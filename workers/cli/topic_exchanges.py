@@ -10,7 +10,7 @@ from warren.engine.catalog.topic_bindings import KEY, TAG
 from warren.engine.errors import ExchangeNotFound, TopicNotFound
 from warren.engine.saying import DECLARE, command
 from warren.workers.cli import output
-from warren.workers.cli.bindings import CONDITION, bound, values_of
+from warren.workers.cli.bindings import CONDITION, bound, not_bound, values_of
 from warren.workers.process.control import ControlClient
 
 DIRECTORY = click.argument("directory", metavar="DIR")
@@ -23,8 +23,10 @@ def _source(given: str) -> str | None:
     return None if given == "none" else given
 
 
-def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
-    """Ask the supervisor; of an exchange or a topic that is not there it is said how to declare it."""
+def _call(directory: str, op: str, *, makes: bool, **fields: Any) -> dict[str, Any]:
+    """Ask the supervisor; of an exchange or a topic that is not there it is said where the names are and, with `makes`,
+    how to declare it.
+    """
     try:
         with ControlClient(directory, output.waiting) as client:
             return client.call(op, **fields)
@@ -33,8 +35,8 @@ def _call(directory: str, op: str, **fields: Any) -> dict[str, Any]:
         if not colon:
             raise
         thing, verb = ("topic", "create") if isinstance(error, TopicNotFound) else ("exchange", "declare")
-        make = command(thing, verb, directory, fields[thing])
-        raise type(error)(f"{said}: {make} creates it, {command(thing, 'list', directory)} shows the names") from None
+        make = f"{command(thing, verb, directory, fields[thing])} creates it, " if makes else ""
+        raise type(error)(f"{said}: {make}{command(thing, 'list', directory)} shows the names") from None
 
 
 @click.command("bind")
@@ -58,7 +60,7 @@ def bind_topic(
 ) -> None:
     """Append what is published to EXCHANGE with ROUTING_KEY to the topic NAME, beside the queues that it goes to."""
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": values_of(arguments)}
-    answer = _call(directory, "bind_topic", topic=name, key=_source(key), tag=_source(tag), **fields)
+    answer = _call(directory, "bind_topic", makes=True, topic=name, key=_source(key), tag=_source(tag), **fields)
     if as_json:
         output.print_json(answer)
     else:
@@ -75,14 +77,15 @@ def bind_topic(
 def unbind_topic(
     directory: str, name: str, exchange: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Remove a binding of the topic NAME; what was appended stays."""
+    """Remove a binding of the topic NAME; what was appended stays. One that is not there is an error."""
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": values_of(arguments)}
-    answer = _call(directory, "unbind_topic", topic=name, **fields)
+    answer = _call(directory, "unbind_topic", makes=False, topic=name, **fields)
+    if not answer["removed"]:
+        raise not_bound(f"topic {name}", fields, command("topic", "describe", directory, name))
     if as_json:
-        output.print_json(answer)
-        return
-    text = "is no longer bound" if answer["removed"] else "was not bound"
-    print(f"topic {name} {text} to exchange {exchange} with {bound(fields)}")
+        output.print_json(output.done(answer))
+    else:
+        print(f"topic {name} is no longer bound to exchange {exchange} with {bound(fields)}")
 
 
 def bindings_of(directory: str, name: str) -> list[dict[str, Any]]:

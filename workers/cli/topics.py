@@ -141,7 +141,7 @@ def set_topic(
     with _found(directory, name), ControlClient(directory, output.waiting) as client:
         answer = client.call("set_topic", name=name, **told)
     if as_json:
-        output.print_json(answer)
+        output.print_json(output.done(answer, "changed"))
         return
     print(f"topic {name}: {_retention(answer['topic'])}")
 
@@ -581,6 +581,6 @@ def delete_topic(directory: str, name: str, as_json: bool) -> None:
     with _found(directory, name), ControlClient(directory, output.waiting) as client:
         answer = client.call("delete_topic", name=name)
     if as_json:
-        output.print_json(answer)
+        output.print_json(output.done(answer))
     else:
         print(f"topic {name} deleted")
