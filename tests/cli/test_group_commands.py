@@ -143,3 +143,47 @@ def test_a_group_is_deleted(directory: Path) -> None:
     assert told(*delete) == {"topic": "trains", "group": "report", "retry": 0, "dead": 0}
     assert "there is no topic 'roads'" in command("topic", "delete-group", directory, "roads", "g", code=2).stderr
     command("topic", "delete", directory, "trains")
+
+
+def test_nothing_comes_into_the_topics_of_a_group_or_goes_from_them_by_mistake(directory: Path) -> None:
+    again, dead = "%RETRY%g+roads", "%DLQ%g+roads"
+    with warren.attach(directory) as node:
+        topic = node.topic("roads", queues=1)
+        topic.append_many([b"one", b"two", b"three"])
+        with topic.reader(group="g", max_reconsume_times=1) as reader:
+            reader.retry(reader.get(TIMEOUT), delay=0)
+            reader.retry(reader.get(TIMEOUT), delay=3600)
+            reader.retry(reader.get(TIMEOUT), delay=3600)
+            reader.retry(reader.get(TIMEOUT))
+            reader.commit()
+    for name in (again, dead, "%DLQ%another+roads"):
+        for words in (("append", directory, name, "--body", "x"), ("bind", directory, name, "amq.topic", "x")):
+            said = command("topic", *words, code=2).stderr
+            assert "and gets its messages from readers of the group alone" in said
+            assert f"`warren topic {words[0]} {directory} roads`" in said
+    assert told("lag", directory, "roads", "g")["dead"]["messages"] == 1
+    said = command("topic", "delete", directory, again, code=2).stderr
+    assert "has 2 messages to be handled again by group 'g': with --force it is deleted all the same" in said
+    said = command("topic", "delete", directory, dead, code=2).stderr
+    assert "has 1 message given up by group 'g': with --force it is deleted all the same" in said
+    assert told("list", directory, "%*roads") != []
+    for name in (again, dead):
+        assert command("topic", "delete", directory, name, "--force").stdout == f"topic {name} deleted\n"
+        for words in (("delete", directory, name), ("tail", directory, name), ("unbind", directory, name, "amq.topic")):
+            said = command("topic", *words, code=2).stderr
+            assert (
+                said == f"warren: there is no topic '{name}': `warren topic list {directory} --all` shows the names\n"
+            )
+    command("topic", "delete", directory, "roads")
+
+
+def test_a_topic_of_a_group_in_which_nothing_waits_is_deleted(directory: Path) -> None:
+    with warren.attach(directory) as node:
+        topic = node.topic("roads", queues=1)
+        topic.append(b"one")
+        with topic.reader(group="g") as reader:
+            reader.retry(reader.get(TIMEOUT), delay=0)
+            assert reader.get(TIMEOUT).body == b"one"
+            reader.commit()
+    command("topic", "delete", directory, "%RETRY%g+roads")
+    command("topic", "delete", directory, "roads")

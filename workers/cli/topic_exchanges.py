@@ -11,11 +11,9 @@ from warren.engine.errors import ExchangeNotFound, TopicNotFound
 from warren.engine.saying import DECLARE, command
 from warren.workers.cli import output
 from warren.workers.cli.bindings import CONDITION, bound, not_bound, values_of
+from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, check_not_of_a_group, not_there
 from warren.workers.process.control import ControlClient
 
-DIRECTORY = click.argument("directory", metavar="DIR")
-NAME = click.argument("name")
-JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 _SOURCES = "routing_key, message_id or another property, header:NAME, or none"
 
 
@@ -34,9 +32,10 @@ def _call(directory: str, op: str, *, makes: bool, **fields: Any) -> dict[str, A
         said, colon, _rest = str(error).rpartition(f": {DECLARE}")
         if not colon:
             raise
-        thing, verb = ("topic", "create") if isinstance(error, TopicNotFound) else ("exchange", "declare")
-        make = f"{command(thing, verb, directory, fields[thing])} creates it, " if makes else ""
-        raise type(error)(f"{said}: {make}{command(thing, 'list', directory)} shows the names") from None
+        if isinstance(error, TopicNotFound):
+            raise not_there(directory, fields["topic"], makes=makes) from None
+        make = f"{command('exchange', 'declare', directory, fields['exchange'])} creates it, " if makes else ""
+        raise ExchangeNotFound(f"{said}: {make}{command('exchange', 'list', directory)} shows the names") from None
 
 
 @click.command("bind")
@@ -59,6 +58,7 @@ def bind_topic(
     as_json: bool,
 ) -> None:
     """Append what is published to EXCHANGE with ROUTING_KEY to the topic NAME, beside the queues that it goes to."""
+    check_not_of_a_group(directory, name, "bind")
     fields = {"exchange": exchange, "routing_key": routing_key, "arguments": values_of(arguments)}
     answer = _call(directory, "bind_topic", makes=True, topic=name, key=_source(key), tag=_source(tag), **fields)
     if as_json:

@@ -8,6 +8,8 @@ from datetime import datetime
 
 import click
 
+from warren.engine.catalog.group_topics import owner_of
+from warren.engine.catalog.names import GROUP_TOPICS
 from warren.engine.errors import TopicNotFound, UsageError
 from warren.engine.saying import command, shown
 
@@ -39,9 +41,21 @@ def found(directory: str, name: str, *, makes: bool = False) -> Iterator[None]:
         raise
 
 
+def check_not_of_a_group(directory: str, name: str, does: str) -> None:
+    """Raises UsageError for a topic of a group's: what comes into it otherwise has not what its readers look for."""
+    owner = owner_of(name)
+    if owner is not None:
+        raise UsageError(
+            f"topic {shown(name)} belongs to group {shown(owner.group)} of topic {shown(owner.topic)}, and gets its "
+            f"messages from readers of the group alone: {command('topic', does, directory, owner.topic)} is what you "
+            "can do"
+        )
+
+
 def not_there(directory: str, name: str, *, makes: bool = False) -> TopicNotFound:
-    advice = f"{command('topic', 'list', directory)} shows the names"
-    if makes:
+    of_group = name.startswith(GROUP_TOPICS)
+    advice = f"{command('topic', 'list', directory, *(['--all'] if of_group else []))} shows the names"
+    if makes and not of_group:
         advice = f"{command('topic', 'create', directory, name)} creates it, {advice}"
     return TopicNotFound(f"there is no topic {shown(name)}: {advice}")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from warren.engine.catalog.group_topics import is_declared
+from warren.engine.catalog.group_topics import Owner, is_declared, owner_of
 from warren.engine.catalog.names import GROUP_TOPICS
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.catalog.topics import TOPIC_QUEUES, TOPIC_QUEUES_MAX
@@ -29,7 +29,7 @@ from warren.engine.topics import newest_files, units
 from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
 from warren.workers.cli.lines import Lines
-from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME
+from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, check_not_of_a_group
 from warren.workers.cli.topic_words import found as _found
 from warren.workers.cli.topic_words import moment as _moment
 from warren.workers.cli.topic_words import not_there as _not_there
@@ -324,6 +324,7 @@ def append_to_topic(
     """
     import warren
 
+    check_not_of_a_group(directory, name, "append")
     when = None if at is None else _moment("--at", at)
     if body is not None and source is not None:
         raise UsageError("--body and --file both name the input: give only one of them")
@@ -573,14 +574,39 @@ def _print(record: Record, style: str) -> None:
 @topic.command("delete")
 @DIRECTORY
 @NAME
+@click.option("--force", is_flag=True, help="Also a topic of a group's (%RETRY%…, %DLQ%…) in which messages wait.")
 @JSON
-def delete_topic(directory: str, name: str, as_json: bool) -> None:
+def delete_topic(directory: str, name: str, force: bool, as_json: bool) -> None:
     """Delete a topic with its messages. One of that name that is declared afterwards is another, and shows none of
     them.
     """
-    with _found(directory, name), ControlClient(directory, output.waiting) as client:
-        answer = client.call("delete_topic", name=name)
+    with _found(directory, name):
+        owner = owner_of(name)
+        if owner is not None and not force:
+            _check_nothing_waits(directory, name, owner)
+        with ControlClient(directory, output.waiting) as client:
+            answer = client.call("delete_topic", name=name)
     if as_json:
         output.print_json(output.done(answer))
     else:
         print(f"topic {name} deleted")
+
+
+def _check_nothing_waits(directory: str, name: str, owner: Owner) -> None:
+    """Raises UsageError for a topic of a group's in which messages wait: nobody would handle them."""
+    import warren
+
+    with warren.attach(directory, name="warren-topic") as node:
+        node.topic(name, create=False)
+        told = node.topic(owner.topic, create=False).group(owner.group)
+    again, dead = told["retry"], told["dead"]
+    waiting, what = (
+        (again and again["lag"], "to be handled again")
+        if owner.kind == "retry"
+        else (dead and dead["messages"], "given up")
+    )
+    if waiting:
+        raise UsageError(
+            f"topic {shown(name)} has {counted(waiting, 'message')} {what} by group {shown(owner.group)}: with --force "
+            "it is deleted all the same"
+        )
