@@ -275,3 +275,37 @@ def test_half_messages(directory: Path) -> None:
         assert says in warren("topic", "halves", directory, "halves", *options, code=2).stderr
     assert "there is no topic" in warren("topic", "halves", directory, "nowhere", code=2).stderr
     assert [row["id"] for row in told("topic", "halves", directory, "halves")] == [third.message_id]
+
+
+def test_times_and_sizes_have_units(directory: Path) -> None:
+    create = ("topic", "create", directory, "sized", "--retention-s", "7d", "--retention-bytes", "10G")
+    made = told(*create)["topic"]
+    assert (made["retention_s"], made["retention_bytes"]) == (7 * 86400, 10 << 30)
+    assert "exists already" in warren("topic", "create", directory, "sized", "--retention-s", 604800).stdout
+    for given, seconds in (("1500ms", 1.5), ("90S", 90), ("1.5m", 90), ("2 min", 120), ("12h", 43200), ("60", 60)):
+        assert told("topic", "set", directory, "sized", "--retention-s", given)["topic"]["retention_s"] == seconds
+    for given, size in (
+        *(("4K", 4096), ("4kb", 4000), ("1.5MiB", 3 << 19), ("2MB", 2_000_000), ("3 g", 3 << 30), ("1T", 1 << 40)),
+        *(("7B", 7), ("12345", 12345), ("none", None)),
+    ):
+        assert told("topic", "set", directory, "sized", "--retention-bytes", given)["topic"]["retention_bytes"] == size
+    wrong = "give a number of seconds, or one with ms, s, m, h or d"
+    for option, given in (("--retention-s", "7w"), ("--retention-s", "soon"), ("--retention-s", "d")):
+        for word in ("create", "set"):
+            assert wrong in warren("topic", word, directory, "sized", option, given, code=2).stderr
+    assert wrong in warren("topic", "append", directory, "sized", "--body", "x", "--delay", "7 weeks", code=2).stderr
+    assert wrong in warren("topic", "tail", directory, "sized", "--timeout", "1_", code=2).stderr
+    wrong = "give a number of bytes, or one with K, M, G or T (1K is 1,024 bytes, as 1KiB; 1KB is 1,000)"
+    for given in ("10X", "much", "1e3", "1e99999999G", "1.5"):
+        for word in ("create", "set"):
+            said = warren("topic", word, directory, "sized", "--retention-bytes", given, code=2).stderr
+            assert wrong in said
+            assert ("or the word none" in said) == (word == "set")
+    for option in ("--retention-s", "--retention-bytes"):
+        assert "is not in the range" in warren("topic", "set", directory, "sized", option, "0", code=2).stderr
+    assert (
+        "is not in the range" in warren("topic", "set", directory, "sized", "--retention-bytes", "0.1B", code=2).stderr
+    )
+    assert "is not in the range" in warren("topic", "tail", directory, "sized", "--timeout", "-5m", code=2).stderr
+    assert told("topic", "append", directory, "sized", "--body", "x", "--delay", "1h")["last"]["offset"] == -1
+    warren("topic", "delete", directory, "sized")

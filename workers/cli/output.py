@@ -13,10 +13,12 @@ import contextlib
 import io
 import math
 import os
+import re
 import sys
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -73,14 +75,62 @@ def exit_code(error: Error) -> int:
     return EXIT_ERROR
 
 
+#: units of times and sizes, as they are typed
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BYTES = {
+    "b": 1,
+    **{f"{letter}{end}": 1024**power for power, letter in enumerate("kmgt", 1) for end in ("", "ib")},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+}
+_AMOUNT = re.compile(r"([+-]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})) ?([a-z]+)", re.ASCII | re.IGNORECASE)
+
+
+def _amount(text: object, units: dict[str, int] | dict[str, float]) -> Fraction | None:
+    """What is said with a unit: 90s, 1.5 GiB."""
+    found = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None or found[2].lower() not in units:
+        return None
+    return Fraction(found[1]) * Fraction(str(units[found[2].lower()]))
+
+
 class Seconds(click.FloatRange):
-    """Type of an option: seconds, at least `min`, and a number that ends."""
+    """Type of an option: seconds, at least `min`, and a number that ends; or a time with its unit."""
+
+    name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
+        amount = _amount(value, _SECONDS)
+        if amount is None and not _is(float, value):
+            self.fail(f"{shown(value)} is no time: give a number of seconds, or one with ms, s, m, h or d.", param, ctx)
+        found = super().convert(value if amount is None else float(amount), param, ctx)
         if not math.isfinite(found):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return found
+
+
+class Bytes(click.IntRange):
+    """Type of an option: a number of bytes, or a size with its unit."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        amount = _amount(value, _BYTES)
+        if amount is None and not _is(int, value):
+            self.fail(
+                f"{shown(value)} is no size: give a number of bytes, or one with K, M, G or T (1K is 1,024 bytes, as "
+                "1KiB; 1KB is 1,000).",
+                param,
+                ctx,
+            )
+        return super().convert(value if amount is None else int(amount), param, ctx)
+
+
+def _is(kind: Callable[[Any], object], value: object) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
 
 
 #: standard streams that this process was started without

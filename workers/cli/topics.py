@@ -76,7 +76,7 @@ for _command in (*topic_groups.COMMANDS, *topic_halves.COMMANDS, *topic_exchange
     help=f"Queues, each in order by itself. Default: {TOPIC_QUEUES}, or as many as it has.",
 )
 @click.option("--retention-s", type=output.Seconds(min=0, min_open=True), help="Messages go when they are older.")
-@click.option("--retention-bytes", type=click.IntRange(min=1), help="The oldest go when all take more of the log.")
+@click.option("--retention-bytes", type=output.Bytes(min=1), help="The oldest go when all take more of the log.")
 @click.option("--compacted", is_flag=True, help="Keep the newest message of each key; there is no retention then.")
 @JSON
 def create_topic(
@@ -90,6 +90,8 @@ def create_topic(
 ) -> None:
     """Declare a topic. One that already exists with as many queues, and the retention that is given, is left as it
     is; `warren topic set` changes its retention. Without one all messages stay, and files of the log with them.
+
+    Times and sizes can have units: 90s, 12h, 7d; 500M, 10G (10 GiB).
     """
     told: dict[str, Any] = {"queues": queues, "retention_s": retention_s, "retention_bytes": retention_bytes}
     told["compacted"] = compacted or None
@@ -111,7 +113,12 @@ class _OrNone(click.ParamType[Any]):
         self.name = f"{other.name}|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "none" else self._other.convert(value, param, ctx)
+        if value == "none":
+            return value
+        try:
+            return self._other.convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')}; or the word none.", param, ctx)
 
 
 @topic.command("set")
@@ -124,14 +131,17 @@ class _OrNone(click.ParamType[Any]):
 )
 @click.option(
     "--retention-bytes",
-    type=_OrNone(click.IntRange(min=1)),
+    type=_OrNone(output.Bytes(min=1)),
     help="The oldest go when all take more of the log; 'none'.",
 )
 @JSON
 def set_topic(
     directory: str, name: str, retention_s: float | str | None, retention_bytes: int | str | None, as_json: bool
 ) -> None:
-    """Give a topic another retention. What is not given stays. It counts for the messages that are there, too."""
+    """Give a topic another retention. What is not given stays. It counts for the messages that are there, too.
+
+    Times and sizes can have units: 90s, 12h, 7d; 500M, 10G (10 GiB).
+    """
     given = {"retention_s": retention_s, "retention_bytes": retention_bytes}
     told: dict[str, Any] = {
         key: None if value == "none" else value for key, value in given.items() if value is not None
