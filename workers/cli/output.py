@@ -39,7 +39,8 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, for_a_shell, readable, shown
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, readable, shown
+from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.process.exit_codes import ERRORS_VARIABLE, EXIT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -122,7 +123,10 @@ class Bytes(click.IntRange):
                 param,
                 ctx,
             )
-        return super().convert(value if amount is None else int(amount), param, ctx)
+        found = super().convert(value if amount is None else int(amount), param, ctx)
+        if found >= 1 << 63:
+            self.fail(f"{shown(value)} is more than can be counted: up to {(1 << 63) - 1} bytes can.", param, ctx)
+        return found
 
 
 def _is(kind: Callable[[Any], object], value: object) -> bool:
@@ -226,7 +230,7 @@ def run(call: Callable[[], Any], as_json: bool = False) -> int:
     except Error as error:
         if debug:
             traceback.print_exc()
-        said = str(error) if os.environ.get(ERRORS_VARIABLE) else for_a_shell(str(error))
+        said = str(error) if os.environ.get(ERRORS_VARIABLE) else for_the_command_line(str(error))
         return _fail(type(error).__name__, said, exit_code(error))
     except OutputFailed as error:
         _drop_output()
@@ -286,6 +290,9 @@ def found_in(
     try:
         yield
     except DeclarationMismatch as error:
+        said, colon, _rest = str(error).rpartition(": topic.set(), or ")
+        if colon and topic:
+            raise DeclarationMismatch(f"{said}: {command('topic', 'set', directory, topic)} changes it") from None
         said, colon, _rest = str(error).rpartition(f": {AS_IT_IS}")
         if colon and topic:
             append, tail, delete = (command("topic", what, directory, topic) for what in ("append", "tail", "delete"))

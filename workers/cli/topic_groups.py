@@ -7,10 +7,18 @@ from typing import Any, Literal
 
 import click
 
+from warren.engine.catalog.group_topics import GROUP
 from warren.engine.errors import UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found, moment
+
+
+def _checked(group: str) -> str:
+    """The name of a group. Raises UsageError."""
+    if not GROUP.fullmatch(group):
+        raise UsageError(f"GROUP {shown(group)}: letters, digits, and _ - % | . are allowed, 1 to 255 of them")
+    return group
 
 
 @click.command("groups")
@@ -52,7 +60,7 @@ def show_lag(directory: str, name: str, group: str, as_json: bool) -> None:
 
     output.check_seen()
     with found(directory, name), warren.attach(directory, name="warren-topic") as node:
-        told = node.topic(name, create=False).group(group)
+        told = node.topic(name, create=False).group(_checked(group))
     if as_json:
         output.print_json({"topic": name, "group": told.pop("name"), **told})
         return
@@ -99,6 +107,7 @@ def seek_group(
     """
     import warren
 
+    _checked(group)
     place: int | datetime | Literal["earliest", "latest"]
     if where in ("earliest", "latest"):
         place = "latest" if where == "latest" else "earliest"
@@ -141,7 +150,7 @@ def delete_group(directory: str, name: str, group: str, force: bool, as_json: bo
 
     with found(directory, name), warren.attach(directory, name="warren-topic") as node:
         topic = node.topic(name, create=False)
-        told = topic.group(group)
+        told = topic.group(_checked(group))
         again = 0 if told["retry"] is None else told["retry"]["lag"]
         dead = 0 if told["dead"] is None else told["dead"]["messages"]
         if (again or dead) and not force:

@@ -29,6 +29,7 @@ from warren.engine.topics import newest_files, units
 from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
 from warren.workers.cli.lines import Lines
+from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, check_not_of_a_group
 from warren.workers.cli.topic_words import found as _found
 from warren.workers.cli.topic_words import moment as _moment
@@ -503,7 +504,7 @@ class _Reading:
         while (at := self._next[queue]) < end:
             found = self._source.read(queue, at, READ, tag=self._tags, damage="skip")
             for error in found.damaged:
-                output.say(f"warren: {output.escaped(error)}", error=True)
+                output.say(f"warren: {output.escaped(for_the_command_line(str(error)))}", error=True)
                 self.damaged = True
             for record in found.records:
                 if record.offset >= end:
