@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from warren.workers.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_CHECK_FAILED = 1
 PLAIN_WIDTH = 120
@@ -52,17 +55,13 @@ def demo(
     Parquet, and publishes its rows, which are printed. The exit code is 0 only if everything equals a direct
     computation over the same file.
     """
-    from rich.console import Console
-
     from warren.tools.demo import report
     from warren.tools.demo.inputs import find_input
     from warren.tools.demo.run import Wishes, run
 
     given = find_input(path, key, value, rows)
-    console = Console(stderr=as_json)
-    if not console.is_terminal:
-        console = Console(stderr=as_json, width=PLAIN_WIDTH)
-    watcher = report.watcher(console, as_json)
+    shown_on = console(as_json)
+    watcher = report.watcher(shown_on, as_json)
     place = Path(directory).absolute() if directory else None
     signal.signal(signal.SIGTERM, _terminated)
     with watcher.shown():
@@ -70,8 +69,16 @@ def demo(
     if as_json:
         output.print_json(report.as_json(outcome, given))
     else:
-        report.show(console, outcome, given)
+        report.show(shown_on, outcome, given)
     return 0 if outcome.check.ok else EXIT_CHECK_FAILED
+
+
+def console(as_json: bool) -> Console:
+    """Where the demo shows what it does. In a file tables are `PLAIN_WIDTH` wide, and a line of text stays one."""
+    from rich.console import Console
+
+    made = Console(stderr=as_json)
+    return made if made.is_terminal else Console(stderr=as_json, width=PLAIN_WIDTH, soft_wrap=True)
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
