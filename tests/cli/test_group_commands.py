@@ -14,7 +14,7 @@ import warren
 
 from support.command_line import warren as command
 from support.real_node import RealNode
-from support.waiting import patience
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 TIMEOUT = 60 * patience()
@@ -62,6 +62,8 @@ def test_groups_lag_and_seek(directory: Path) -> None:
     for words, what in (
         (("seek", directory, "flights", "report", "7"), "name it with --queue"),
         (("seek", directory, "flights", "report", "soon"), "give earliest, latest"),
+        (("seek", directory, "flights", "report", "-15", "--queue", 0), "WHERE -15: offsets are not negative"),
+        (("seek", directory, "flights", "report", "--earliest"), "no such option '--earliest'"),
         (("seek", directory, "flights", "report", "1501", "--queue", 0), "ends at offset 1500"),
         (("lag", directory, "flights", "another"), f"no group 'another': `warren topic groups {directory} flights`"),
         (("groups", directory, "trains"), "topic list"),
@@ -187,3 +189,20 @@ def test_a_topic_of_a_group_in_which_nothing_waits_is_deleted(directory: Path) -
             reader.commit()
     command("topic", "delete", directory, "%RETRY%g+roads")
     command("topic", "delete", directory, "roads")
+
+
+def test_status_says_whose_lag_it_shows(directory: Path) -> None:
+    """A topic has one number, however many groups it has."""
+    said = "lag: messages that are not committed, of the group that is furthest behind, a moment ago."
+
+    def lines(*options: str) -> list[str]:
+        return [line.rstrip() for line in command("status", directory, *options).stdout.splitlines()]
+
+    with warren.attach(directory) as node:
+        topic = node.topic("roads", queues=1)
+        topic.append_many([b"x"] * 7)
+        topic.seek_group("ahead", 6, 0)
+        topic.seek_group("behind", 2, 0)
+        wait_until(lambda: ["roads", "1", "7", "7", "5"] in map(str.split, lines()), 60, what="the lag")
+        assert lines().count(said) == lines("--all").count(said) == 1
+        topic.delete()

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.integration
 SMALL = (
     *("--set", "file_bytes=1048576", "--set", "arena_bytes=1048576", "--set", "message_bytes_max=400000"),
     *("--set", "log_file_bytes=1048576", "--set", "topic_ring_bytes=1048576", "--set", "consume_queue_entries=100"),
+    *("--set", "retention_check_s=0.2"),
 )
 
 
@@ -309,3 +310,28 @@ def test_times_and_sizes_have_units(directory: Path) -> None:
     assert "is not in the range" in warren("topic", "tail", directory, "sized", "--timeout", "-5m", code=2).stderr
     assert told("topic", "append", directory, "sized", "--body", "x", "--delay", "1h")["last"]["offset"] == -1
     warren("topic", "delete", directory, "sized")
+
+
+def test_tail_says_that_an_offset_is_not_there(directory: Path) -> None:
+    warren("topic", "create", directory, "bounds", "--queues", 2)
+    tail = ("topic", "tail", directory, "bounds", "--queue", 1)
+    warren("topic", "append", directory, "bounds", "--queue", 1, given="a\nb\nc")
+    past = warren(*tail, "--start", 5000)
+    assert past.stdout == ""
+    assert past.stderr == "warren: queue 1 of topic bounds ends at offset 3: nothing is at 5,000 yet\n"
+    for start in (0, 2, 3):
+        assert warren(*tail, "--start", start).stderr == ""
+    warren("topic", "append", directory, "bounds", "--queue", 1, given="d")
+    warren("topic", "set", directory, "bounds", "--retention-bytes", 1)
+
+    def gone() -> bool:
+        queues = told("topic", "describe", directory, "bounds")["queues"]
+        return bool(queues[1]["min"] == 3)
+
+    wait_until(gone, 60, what="the end of the oldest messages")
+    below = warren(*tail, "--start", 1)
+    assert below.stdout == "d\n"
+    assert below.stderr == "warren: queue 1 of topic bounds begins at offset 3: messages before it are gone\n"
+    (line,) = warren(*tail, "--start", 1, "--json").stderr.splitlines()
+    assert json.loads(line) == {"note": "queue 1 of topic bounds begins at offset 3: messages before it are gone"}
+    warren("topic", "delete", directory, "bounds")

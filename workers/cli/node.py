@@ -478,6 +478,8 @@ PLACES = (
     "bytes: bodies and headers of ready and unacked messages. alpha: messages in memory; beta: their bodies on disk; "
     "gamma: what the queue knows of them on disk, too; delta: that on disk alone."
 )
+#: and that of topics
+LAG = "lag: messages that are not committed, of the group that is furthest behind, a moment ago."
 #: title, columns, rows, and what is said below them
 _Part = tuple[str, list[output.Column], list[list[str]], str]
 
@@ -576,7 +578,7 @@ def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Par
 
 
 def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
-    """Topics; those with most messages when not all are shown. With groups of readers: the lag of the last of them."""
+    """Topics; those with most messages when not all are shown."""
     names = ("queues", "messages", "appended", "lag")
     columns = [output.Column("name"), *(output.Column(name, True) for name in names)]
     items = report["topics"]
@@ -591,8 +593,9 @@ def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
         ]
         for item in items
     ]
-    below = output.more(len(lines), report["topics_n"], command("status", report["dir"], "--all"))
-    return "Topics", columns, lines, below
+    more = output.more(len(lines), report["topics_n"], command("status", report["dir"], "--all"))
+    below = [line for line in (more, LAG if any(item["groups"] for item in items) else "") if line]
+    return "Topics", columns, lines, "\n".join(below)
 
 
 def _busiest(items: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, Literal
 
@@ -88,7 +89,21 @@ def show_lag(directory: str, name: str, group: str, as_json: bool) -> None:
         print(f"given up: {counted(dead['messages'], 'message')}; {tail} shows them")
 
 
-@click.command("seek")
+class _Seek(click.Command):
+    """`topic seek`, where an offset below 0 is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = tuple(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption:
+            negative = next((word for word in given if re.fullmatch(r"-[0-9]+", word)), None)
+            if negative is None:
+                raise
+            raise UsageError(f"WHERE {negative}: offsets are not negative: give one from 0 on, or earliest") from None
+
+
+@click.command("seek", cls=_Seek)
 @DIRECTORY
 @NAME
 @click.argument("group")

@@ -476,7 +476,16 @@ class _Reading:
                 raise UsageError(
                     f"--start {where} is an offset, and offsets are a queue's: name it with --queue, or give a time"
                 )
-            self._next = dict.fromkeys(self._next, min(int(where), (1 << 63) - 1))
+            at = min(int(where), (1 << 63) - 1)
+            self._next = dict.fromkeys(self._next, at)
+            ((queue, (first, end)),) = ((queue, source.offsets(queue)) for queue in self._next)
+            if at > end:
+                output.note(f"queue {queue} of topic {source.name} ends at offset {end:,}: nothing is at {at:,} yet")
+            elif at < first:
+                gone = "all messages" if first == end else "messages"
+                output.note(
+                    f"queue {queue} of topic {source.name} begins at offset {first:,}: {gone} before it are gone"
+                )
         elif where in (_EARLIEST, _LATEST):
             self._next = {queue: source.offsets(queue)[where == _LATEST] for queue in self._next}
         else:
