@@ -186,15 +186,21 @@ def test_a_second_signal_ends_it_and_says_what_may_be_missing(
     assert "1,000 messages sent before, and 1,000 lines that were read may not be" in capsys.readouterr().err
 
 
-def test_an_error_names_the_line_from_1_on(directory: Path, node: warren.Node, name: str) -> None:
-    declare(directory, "topic append", name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_names_the_line_from_1_on(directory: Path, node: warren.Node, name: str, kind: str) -> None:
+    declare(directory, kind, name)
     large = "x" * (Settings().message_bytes_max + 1)
-    append = ("topic", "append", directory, name)
-    said = command(*append, given=f"a\nb\nc\n{large}\ne\n", code=2).stderr
+    send = (*kind.split(), directory, name)
+    said = command(*send, given=f"a\nb\nc\n{large}\ne\n", code=2).stderr
     assert said.startswith(f"warren: line 4: a message of {len(large)} bytes"), said[:200]
-    said = command(*append, given="a\n" * BATCH + f"b\n{large}\n", code=2).stderr
-    assert "1,000 messages appended before" in said
+    said = command(*send, given="a\n" * BATCH + f"b\n{large}\n", code=2).stderr
+    assert f"1,000 messages {'published' if kind == 'publish' else 'appended'} before\n" in said
     assert "warren: line 1002: a message of" in said
-    said = command(*append, "--key", "a b", given="a\nb\n", code=2).stderr
-    assert said.startswith("warren: a key must not contain a space"), "that is no line's fault"
-    assert bodies(node, "topic append", name) == [b"a"] * BATCH
+    assert bodies(node, kind, name) == [b"a"] * BATCH
+
+
+def test_what_is_wrong_of_all_lines_is_no_lines_fault(directory: Path, node: warren.Node, name: str) -> None:
+    declare(directory, "topic append", name)
+    said = command("topic", "append", directory, name, "--key", "a b", given="a\nb\n", code=2).stderr
+    assert said.startswith("warren: a key must not contain a space")
+    assert bodies(node, "topic append", name) == []

@@ -26,6 +26,7 @@ LAST_S = 10.0
 READ_BYTES = 1 << 18
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 _NUMBERED = re.compile(r"message (\d+) of \d+: ")
+_SIZED = re.compile(r"\(body (\d+), ")
 
 
 class _Stopped(Exception):
@@ -82,21 +83,22 @@ class Lines:
         """Give all to `put`, in batches, which returns how many messages are what `done` says ("published"). If this
         ends early, it is said how many are.
         """
-        sent = made = under_way = 0
+        sent = made = 0
+        under_way: list[bytes] = []
         try:
             for batch in self._batches():
-                under_way = len(batch)
+                under_way = batch
                 made += put(batch)
-                sent += under_way
-                under_way = 0
+                sent += len(batch)
+                under_way = []
         except BaseException as error:
-            left = under_way + len(self._lines)
+            left = len(under_way) + len(self._lines)
             refused = isinstance(error, UsageError)
             if sent or (left > 1 and not refused):
                 others = f", and {counted(left, 'line')} that were read may not be" if left and not refused else ""
                 output.note(f"{counted(made, 'message')} {done} before{others}")
             if isinstance(error, Error):
-                _name_line(error, sent)
+                _name_line(error, under_way, sent)
             raise
         if self._stopped is not None and any(self._rest):
             output.note("the last line had not ended, and was left out")
@@ -165,13 +167,19 @@ def _give_up(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _name_line(error: Error, before: int) -> None:
-    """Which line is wrong, as people count: errors of a batch count its messages from 0. All but the body is the same
-    for all lines.
+def _name_line(error: Error, batch: list[bytes], before: int) -> None:
+    """Which line is wrong, as people count: errors of a batch of a topic count its messages from 0, and those of queues
+    tell the size. All but the body is the same for all lines.
     """
     said = str(error)
-    found = _NUMBERED.match(said)
-    if found is not None:
-        number = int(found[1])
-        line = f"line {before + number + 1}: " if number or isinstance(error, MessageTooLarge) else ""
-        error.args = (line + said[found.end() :],)
+    numbered = _NUMBERED.match(said)
+    if numbered is not None:
+        number: int | None = int(numbered[1])
+        said = said[numbered.end() :]
+    else:
+        sized = _SIZED.search(said)
+        sizes = list(map(len, batch))
+        number = sizes.index(int(sized[1])) if sized is not None and int(sized[1]) in sizes else None
+    if isinstance(error, MessageTooLarge) and number is not None:
+        said = f"line {before + number + 1}: {said}"
+    error.args = (said,)
