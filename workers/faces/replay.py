@@ -241,7 +241,8 @@ class Replay:
                 timeout = time_left(lost, timeout)
             except QueueFull as error:
                 if len(bodies) > 1 or (deadline is not None and time.monotonic() >= deadline):
-                    raise QueueFull(f"{error}; {counted(self._messages, 'message')} replayed so far") from None
+                    error.args = (f"{error}; {counted(self._messages, 'message')} replayed so far",)
+                    raise
                 time.sleep(FULL_S)
 
     def _told(self, record: Record) -> tuple[bytes, metadata.Options | None]:
