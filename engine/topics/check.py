@@ -4,9 +4,10 @@
 does not make again by itself: units and keys of records below the checkpoint. Damage of the log is told from a torn
 tail as a start does it (engine/topics/walk.h).
 
-`repair` wants the folder for itself. It makes consume queues, index and checkpoint again, from the log alone, when that
-is whole. What is damaged of the log itself stays as it is: no other file has it. Files of the newest messages of
-compacted topics are looked at and repaired by engine/topics/compacted_check.py, whatever the log is.
+`repair` wants the folder for itself. It cuts files that somebody appended to: what lies behind their size is never
+read. It makes consume queues, index and checkpoint again, from the log alone, when that is whole. What is damaged of
+the log itself stays as it is: no other file has it. Files of the newest messages of compacted topics are looked at and
+repaired by engine/topics/compacted_check.py, whatever the log is.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class TopicsCheck:
         self.found: list[Found] = []
         #: the log lost its first file while it was looked at: what lies behind that may not have been
         self.shrunk = False
+        #: files that are larger than they were made → their sizes then, and what is said of that
+        self._larger: dict[Path, tuple[int, str]] = {}
         self._settings = settings
         self._topics = tuple(topics)
         self._whose = node_bytes(node_id), boot_bytes()
@@ -80,7 +83,7 @@ class TopicsCheck:
 
     def examine(self, progress: Progress = lambda _done, _all: None) -> list[Found]:
         """Look at everything. Raises StoreError when the folder cannot be read."""
-        self.found = []
+        self.found, self._larger = [], {}
         with atomic_file.explained(f"cannot read {self.folder.path}"), self._opened() as place:
             kind, checkpoint = _core.topics_checkpoint(*place)
             bases = self._log_files()
@@ -186,8 +189,12 @@ class TopicsCheck:
             size = path.stat().st_size
         except FileNotFoundError:
             return  # removed meanwhile
-        if size != wanted:
+        if size < wanted:
             self._problem(path, kind, f"has {size:,} bytes, and had {wanted:,}: it was cut, or replaced; {advice}")
+        elif size > wanted:
+            what = log_files.surplus(path, size, wanted).removeprefix(f"{path} ")
+            self._larger[path] = wanted, f"{what}; `warren check --repair` cuts it off"
+            self._problem(path, kind, self._larger[path][1])
 
     def _runs(self, bases: list[int]) -> Iterator[int]:
         """The first of each files that follow each other; what is missing in between is told."""
@@ -212,6 +219,10 @@ class TopicsCheck:
                 item.problem = f"{item.problem}; {what}"
                 return
         self.found.append(Found(path, kind, problem=what))
+
+    def _is_damage(self, item: Found) -> bool:
+        """More than bytes behind a file's end."""
+        return bool(item.problem) and item.problem != self._larger.get(item.path, (0, ""))[1]
 
     def _sum_up(self, counts: dict[str, int]) -> None:
         places = ((self.folder.log, "log", "records"), (self.folder.queues, "units", "units"))
@@ -297,7 +308,7 @@ class TopicsCheck:
 
     def _check_there(self, bases: list[int], kind: str, counts: dict[str, int]) -> None:
         """What a start refuses (log_files.refuse_absent): there is no log, and something that was derived from one."""
-        if counts["commits"] or any(item.problem and item.kind == "log" for item in self.found):
+        if counts["commits"] or any(self._is_damage(item) for item in self.found if item.kind == "log"):
             return
         known = kind in ("good", "settings", "older")
         derived = any(map(_files_in, self._derived())) and not (bases and known)
@@ -312,8 +323,11 @@ class TopicsCheck:
         it is damaged. Returns what was done. Raises StoreError.
         """
         found = self.examine(progress)
+        kept = self._cut_larger()
+        if kept:
+            found = self.examine(progress)
         with atomic_file.explained(f"cannot repair {self.folder.compacted}"):
-            kept = self._compacted.repair()
+            kept += self._compacted.repair()
         problems = [item for item in found if item.problem and item.kind != COMPACTED]
         if not problems or any(item.kind == "log" for item in problems):
             return kept
@@ -324,6 +338,21 @@ class TopicsCheck:
             units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))
         done = f"{self.folder.path}: consume queues, key index and checkpoint were made again from the log: "
         return [*kept, f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"]
+
+    def _cut_larger(self) -> list[str]:
+        """Cut files to the sizes that they were made with: nothing that lies behind is ever read."""
+        done = []
+        with atomic_file.explained(f"cannot repair {self.folder.path}"):
+            for path, (wanted, _what) in self._larger.items():
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    more = counted(os.fstat(fd).st_size - wanted, "byte")
+                    os.ftruncate(fd, wanted)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                done.append(f"{path}: {more} that somebody had appended, cut off")
+        return done
 
 
 def _synced(checkpoint: dict[str, Any] | None) -> tuple[str, int] | None:

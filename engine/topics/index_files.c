@@ -180,7 +180,7 @@ static int open_read(const wr_index_files *f, const char *name, int *fd) {
     int error = path_of(f, path, name);
     if (error) return error;
     if ((*fd = openat(f->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0) return errno == ENOENT ? EUCLEAN : errno;
-    error = fstat(*fd, &found) != 0 ? errno : (uint64_t)found.st_size != f->bytes ? EUCLEAN : 0;
+    error = fstat(*fd, &found) != 0 ? errno : (uint64_t)found.st_size < f->bytes ? EUCLEAN : 0;
     if (error) close(*fd);
     return error;
 }

@@ -102,7 +102,7 @@ static int list_again(wr_index_reader *r) {
     return error;
 }
 
-/* Map a file, whole. 0, ENOENT, ESTALE: another size, or an errno. */
+/* Map a file, whole. 0, ENOENT, ESTALE: it was cut, or an errno. */
 static int map_file(const wr_index_reader *r, mapped *file) {
     struct stat found;
     if (file->fd >= 0 && (fstat(file->fd, &found) != 0 || !found.st_nlink)) unmap(r, file); /* it may have been made again */
@@ -113,7 +113,7 @@ static int map_file(const wr_index_reader *r, mapped *file) {
         if ((file->fd = openat(r->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0) return errno;
         if (fstat(file->fd, &found) != 0) return errno;
     }
-    if ((uint64_t)found.st_size != r->bytes) return ESTALE;
+    if ((uint64_t)found.st_size < r->bytes) return ESTALE;
     if (file->base) return 0;
     void *base = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
     if (base == MAP_FAILED) return errno;

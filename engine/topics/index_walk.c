@@ -73,7 +73,7 @@ static int read_header(wr_index_walk *w) {
     uint8_t bytes[WR_KEY_INDEX_HEADER_SIZE];
     struct stat found;
     if (fstat(w->fd, &found) != 0) return errno;
-    if ((uint64_t)found.st_size != wr_key_index_bytes(w->slots_n, w->entries_n)) return EUCLEAN;
+    if ((uint64_t)found.st_size < wr_key_index_bytes(w->slots_n, w->entries_n)) return EUCLEAN;
     int error = wr_read_all(w->fd, bytes, sizeof bytes, 0);
     if (error) return error;
     w->header = (wr_key_header){(int64_t)wr_get64(bytes + HEADER(BEGIN_TIMESTAMP)),       (int64_t)wr_get64(bytes + HEADER(END_TIMESTAMP)),

@@ -3,7 +3,8 @@
 Invariants
   A file under its final name has its whole size, holds zeros where nothing was written, and its name is durable: it is
   made under `<name>.new`, sized, synced, renamed, and the folder synced. It is sparse: the committer asks for blocks as
-  it writes. So a file of another size was cut by somebody, and one that is missing between others was removed.
+  it writes. So a smaller file was cut by somebody, and one that is missing between others was removed. What somebody
+  appended to a file is never read: a larger one is served, and said.
 Crash points: before the rename a `.new` file is left, which the next start removes; after it a file of zeros, which is
 replaced when it is wanted.
 """
@@ -24,7 +25,7 @@ from warren.engine.errors import CorruptRecord, StoreError, errno_of
 from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.saying import Say
+from warren.engine.saying import Say, counted
 from warren.ipc import access
 
 RETRY_S = 0.2  #: after the disk refused a file
@@ -52,11 +53,29 @@ def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
                     f"a file is missing: {RESTORE}",
                 )
             size = path_of(folder, base).stat().st_size
-            if size != file_bytes:
+            if size < file_bytes:
                 raise CorruptRecord(
                     path_of(folder, base), size, f"{file_bytes} bytes", f"{size}", f"the file was cut: {RESTORE}"
                 )
     return bases
+
+
+def surplus(path: Path, size: int, wanted: int) -> str:
+    """What is said of a file that is larger than it was made."""
+    more = counted(size - wanted, "byte")
+    return f"{path} has {size:,} bytes, and had {wanted:,}: somebody appended {more} to it, which nothing reads"
+
+
+def tell_surplus(folder: TopicsFolder, file_bytes: int, bases: list[int], say: Say) -> None:
+    """Say which files are larger than they were made. Raises StoreError."""
+    with atomic_file.file_explained(f"cannot read {folder.log}"):
+        sizes = {path: path.stat().st_size for path in (path_of(folder, base) for base in bases)}
+    larger = [path for path, size in sizes.items() if size > file_bytes]
+    if larger:
+        first, others = larger[0], len(larger) - 1
+        more = f" (so have {counted(others, 'other file')})" if others else ""
+        what = surplus(first, sizes[first], file_bytes)
+        say(f"{what}{more}; `warren check --repair`, when the node is down, cuts it off", WARNING)
 
 
 def sweep(folder: TopicsFolder) -> None:

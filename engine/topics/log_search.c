@@ -36,13 +36,15 @@ static bool look(const uint8_t *bytes, uint64_t n, uint64_t position, const wr_c
     return false;
 }
 
-static int look_in_file(int fd, uint64_t base, uint64_t position, const wr_commit_head *last, uint8_t *bytes, wr_commit_head *head, uint64_t *at) {
+static int look_in_file(int fd, uint64_t base, uint64_t file_bytes, uint64_t position, const wr_commit_head *last, uint8_t *bytes, wr_commit_head *head, uint64_t *at) {
     const uint64_t overlap = wr_commit_record_bytes(WR_COMMIT_MARKS_MAX);
     for (;;) {
         off_t data = lseek(fd, (off_t)(position - base), SEEK_DATA);
         if (data < 0) return errno == ENXIO ? ENOENT : errno;
         position = base + (uint64_t)data;
-        ssize_t n = pread(fd, bytes, PART_BYTES, data);
+        if ((uint64_t)data >= file_bytes) return ENOENT; /* somebody appended that to the file */
+        const uint64_t left = file_bytes - (uint64_t)data;
+        ssize_t n = pread(fd, bytes, left < PART_BYTES ? left : PART_BYTES, data);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return errno;
         if (look(bytes, (uint64_t)n, position, last, head, at)) return 0;
@@ -64,7 +66,7 @@ int wr_log_search(const wr_log_visitor *visitor, void *context, uint64_t file_by
             error = -fd;
             break;
         }
-        error = look_in_file(fd, base, from, last, bytes, &head, &at);
+        error = look_in_file(fd, base, file_bytes, from, last, bytes, &head, &at);
         close(fd);
         from = base + file_bytes;
     }

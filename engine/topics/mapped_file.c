@@ -15,7 +15,7 @@ static int look(wr_mapped_file *file, int fd) {
     if (fstat(fd, &found) != 0) return errno;
     while (found.st_size == 0 && ftruncate(fd, (off_t)file->bytes) != 0)
         if (errno != EINTR) return errno;
-    if (found.st_size != 0 && (uint64_t)found.st_size != file->bytes) return ESTALE;
+    if (found.st_size != 0 && (uint64_t)found.st_size < file->bytes) return ESTALE;
     file->device = found.st_dev;
     file->inode = found.st_ino;
     return 0;
@@ -50,7 +50,7 @@ int wr_mapped_have(const wr_mapped_file *file, int root, const char *name, uint6
     int fd = openat(root, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return errno == ENOENT ? ESTALE : errno;
     int error = fstat(fd, &found) != 0 ? errno : 0;
-    if (!error && (found.st_dev != file->device || found.st_ino != file->inode || (uint64_t)found.st_size != file->bytes)) error = ESTALE;
+    if (!error && (found.st_dev != file->device || found.st_ino != file->inode || (uint64_t)found.st_size < file->bytes)) error = ESTALE;
     if (!error) /* keeps what is there, and does without the call where a file system has none */
         while ((error = posix_fallocate(fd, (off_t)from, (off_t)(to - from))) == EINTR) {}
     close(fd);

@@ -1,4 +1,5 @@
-/* A derived file of an exact size, mapped to be written: sparse, and with blocks under what is touched.
+/* A derived file of an exact size, mapped to be written: sparse, and with blocks under what is touched. What
+ * somebody appended to it is not looked at.
  *
  * Invariants
  *   A byte of the map is read or written only where wr_mapped_have was 0 before: then the disk has a block for it, and a full
@@ -24,7 +25,7 @@ typedef struct {
 } wr_mapped_file;
 
 /* Map a file below root; *made, if not NULL: it is made where there is none, and whether it was. 0, or an errno: ENOENT; ESTALE:
- * its size is another one than 0, or this. */
+ * it is neither empty nor as long as this. */
 int wr_mapped_open(wr_mapped_file *file, int root, const char *name, uint64_t bytes, bool *made);
 void wr_mapped_close(wr_mapped_file *file);
 

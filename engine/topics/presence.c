@@ -37,7 +37,7 @@ static const char *look_at(const wr_presence *p, const char *path, uint64_t byte
         return *error ? NULL : "is missing";
     }
     if (!S_ISREG(found.st_mode)) return "is no file";
-    return (uint64_t)found.st_size == bytes ? NULL : "has another size: it was cut, or replaced";
+    return (uint64_t)found.st_size >= bytes ? NULL : "has another size: it was cut, or replaced"; /* of what lies behind it nothing is read */
 }
 
 /* Readers will meet the same, and be told: no reason not to serve. */

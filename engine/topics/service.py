@@ -158,6 +158,7 @@ class TopicService:
         o = self.options
         self.topics.load()
         bases = log_files.find(o.folder, o.log_file_bytes)
+        log_files.tell_surplus(o.folder, o.log_file_bytes, bases, o.say)
         self._look(bases)
         found = self._recover(bases)
         self._check(found, bases)

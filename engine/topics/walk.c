@@ -62,6 +62,7 @@ static int look_behind(part *p, uint64_t position, const uint8_t node[16], uint6
         off_t data = lseek(p->fd, (off_t)(position - p->base), SEEK_DATA);
         if (data < 0) return errno == ENXIO ? 0 : errno;
         position = p->base + (uint64_t)data;
+        if ((uint64_t)data >= p->file_bytes) return 0; /* somebody appended that to the file */
         int error = load(p, position, PART_BYTES);
         if (error) return error;
         *found = wr_commit_vouched(p->bytes, p->n, position, node, below);

@@ -306,6 +306,44 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
         assert (lost, told, keys, absent) == (0, 0, 0, "")
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "checkpoint"])
+def test_what_somebody_appended_to_a_file_is_said_and_cut_off(made: Made, tmp_path: Path, kind: str) -> None:
+    """Also what could be read as if it belonged there: the file that follows."""
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    target, other = KINDS[kind](node.folder)
+    assert other is not None
+    size = target.stat().st_size
+    with target.open("ab") as file:
+        file.write(other.read_bytes() if kind == "log-old" else b"surplus")
+    found = problems(checking(node).examine())
+    assert list(found) == [target]
+    assert "somebody appended" in found[target], found
+
+    repaired = tmp_path / "repaired"
+    shutil.copytree(path, repaired)
+    again = checking(node_at(repaired))
+    assert again.repair() == [f"{repaired / target.relative_to(path)}: {found_more(target, size)}"]
+    assert problems(again.examine()) == {}
+    assert (repaired / target.relative_to(path)).stat().st_size == size
+
+    counts = dict(made.counts)
+    life = node.life()
+    append(Made(path, made.older, counts=counts), life, 30)
+    assert life.stop()
+    warned = [line for line in node.said if "somebody appended" in line]
+    assert len(warned) == kind.startswith("log"), node.said
+    assert all(str(target) in line for line in warned)
+    assert serve(node_at(path), counts) == (0, 0, 0, "")
+    assert target.stat().st_size > size, "a start cuts nothing that it did not write"
+    assert list(problems(checking(node).examine())) == [target]
+
+
+def found_more(target: Path, size: int) -> str:
+    return f"{target.stat().st_size - size:,} bytes that somebody had appended, cut off"
+
+
 def lose_power(made: Made, node: TopicNode) -> None:
     """What was not synced at the checkpoint of the earlier moment becomes anything that a disk can make of it."""
     before = TopicsFolder.of(made.older)

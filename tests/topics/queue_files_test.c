@@ -368,6 +368,8 @@ static void somebody_cuts_removes_or_exchanges_a_file(void) {
     CHECK(wr_queue_reader_get(reader, 100, units, 1, &found) == 0 && found == 0);
     wr_queue_files_free(files);
     CHECK((files = wr_queue_files_new(scratch_fd, FOLDER, entries)) && put(files, 100, 0) == ESTALE);
+    CHECK(truncate(path, entries * UNIT_BYTES + 7) == 0); /* what lies behind it is nobody's */
+    CHECK(put(files, 100, 0) == 0);
     CHECK(put(files, 1200, 0) == 0);
     path_of(path, 1000);
     snprintf(other, sizeof other, "%s-moved", path);
