@@ -261,7 +261,8 @@ int wr_dispatch_drop(wr_dispatch *d, uint32_t id) {
 /* What a row holds; before its maximum rises, and behind its minimum. */
 static void show_held(const a_row *row) {
     atomic_store_explicit(&row->shown->bytes, row->seen.bytes, memory_order_relaxed);
-    atomic_store_explicit(&row->shown->from, row->seen.from, memory_order_relaxed);
+    /* SYNC row-from: pairs with whoever judges a unit that leads further back (topics/reader.c) */
+    atomic_store_explicit(&row->shown->from, row->seen.from, memory_order_release);
 }
 
 void wr_dispatch_show(wr_dispatch *d, uint32_t row, wr_topic_row *shown) {
@@ -305,6 +306,13 @@ typedef struct {
     uint64_t bytes, from;
 } held;
 
+/* Where a unit says that its record lies, if one can lie there: those of a queue follow each other in the log. Else no further than what was known:
+ * the log must not go because a unit is damaged. */
+static uint64_t from_of(const wr_dispatch *d, const a_row *row, const wr_unit *unit) {
+    const bool behind = !d->halfway && (unit->physical_offset >= d->position || unit->size > d->position - unit->physical_offset);
+    return behind || unit->physical_offset < row->seen.from ? row->seen.from : unit->physical_offset;
+}
+
 static int look_at_units(const wr_dispatch *d, const a_row *row, uint64_t begin, uint64_t to, held *found) {
     char path[PATH_MAX];
     wr_unit units[UNITS_AT_ONCE];
@@ -318,7 +326,7 @@ static int look_at_units(const wr_dispatch *d, const a_row *row, uint64_t begin,
         error = wr_queue_reader_all(reader, n, units, left < UNITS_AT_ONCE ? (uint32_t)left : UNITS_AT_ONCE, &there);
         for (uint32_t i = 0; i < there && found->from == WR_NO_RECORD; i++) {
             if (n + i < to) found->bytes += units[i].size;
-            else if (units[i].size) found->from = units[i].physical_offset;
+            else if (units[i].size) found->from = from_of(d, row, &units[i]);
         }
         /* A file that is not there, or was cut: what lies behind it counts all the same. */
         n += there ? there : d->place.consume_queue_entries - n % d->place.consume_queue_entries;

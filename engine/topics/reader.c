@@ -2,12 +2,14 @@
 #include "topics/reader.h"
 #include "kernel/bytes.h"
 #include "topics/compacted.h"
+#include "topics/folder.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define PATIENCE_NS 100000000ull
 #define SURE_BYTES (1u << 20) /* a larger record is read when its head says so, too: sizes of units are not believed */
+#define RECORD_BYTES_MIN 64u  /* no record is smaller */
 
 /* ---- begin and end ---- */
 
@@ -270,6 +272,34 @@ static void no_record(wr_topic_reader *r, uint32_t queue, uint64_t offset, const
     snprintf(d->found, WR_DAMAGE_WORDS, "%s", found);
 }
 
+/* Where the log ends, at most; without its worker's memory its files say so. UINT64_MAX: nothing does. */
+static uint64_t log_end(const wr_topic_reader *r) {
+    /* SYNC ring-appended: who reads a unit reads this behind it */
+    const wr_topic_ring *ring = r->log.ring;
+    uint64_t end = ring ? atomic_load_explicit(&ring->appended, memory_order_acquire) : 0;
+    wr_folder_list list;
+    if (end) return end;
+    if (!wr_folder_read(r->place.root, WR_LOG_FOLDER, WR_FOLDER_NAME_MAX, &list) && list.n)
+        end = strtoull(list.names[list.n - 1], NULL, 10) + r->place.log_file_bytes;
+    wr_folder_list_free(&list);
+    return end ? end : UINT64_MAX;
+}
+
+/* Why no record can lie where a unit says; NULL: one can. */
+static const char *leads_nowhere(const wr_topic_reader *r, const wr_unit *unit) {
+    const uint64_t left = r->place.log_file_bytes - unit->physical_offset % r->place.log_file_bytes;
+    if (unit->physical_offset >> 63) return "a position that is none";
+    if (unit->size < RECORD_BYTES_MIN) return "a size that no record has";
+    if (unit->size > left) return "a size that its file has no room for";
+    if (unit->physical_offset < wr_topic_reader_first(r)) return "before the log's begin";
+    return unit->physical_offset + unit->size > log_end(r) ? "behind the log's end" : NULL;
+}
+
+static void bad_unit(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit, const char *why) {
+    wr_topic_reader_lacks(r, queue, offset);
+    snprintf(r->damage.found, WR_DAMAGE_WORDS, "position %llu and size %u: %s", (unsigned long long)unit->physical_offset, unit->size, why);
+}
+
 static void is_zeros(wr_topic_reader *r, uint32_t queue, uint64_t offset) {
     wr_topic_reader_lacks(r, queue, offset);
     snprintf(r->damage.found, WR_DAMAGE_WORDS, "zeros");
@@ -285,10 +315,9 @@ bool wr_topic_reader_owns(const wr_topic_reader *r, const wr_record *record, con
 /* What is wrong with the record that a unit leads to; NULL: nothing, or *error. */
 static const char *look(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit, uint64_t ahead, bool sum, wr_record *record,
                         const uint8_t **bytes, int *error) {
-    uint64_t left = r->place.log_file_bytes - unit->physical_offset % r->place.log_file_bytes;
+    const uint64_t left = r->place.log_file_bytes - unit->physical_offset % r->place.log_file_bytes;
     *error = 0;
-    if (unit->physical_offset >> 63) return "a position that is none";
-    if (unit->size > left) return "a size that its file has no room for";
+    if (unit->physical_offset >> 63 || unit->size > left) return "nowhere";
     if (unit->size > SURE_BYTES) {
         uint64_t n;
         *error = wr_log_reader_peek(&r->log, unit->physical_offset, WR_LOG_HEAD_SIZE, bytes, &n);
@@ -314,11 +343,15 @@ static const char *look(wr_topic_reader *r, uint32_t queue, uint64_t offset, con
     return wr_topic_reader_owns(r, record, *bytes) ? NULL : "a message of another topic";
 }
 
-/* May the message be gone, with its file? */
+/* May the message be gone, with its file, or its topic? Not for a unit that leads further back than any message of the queue lies. */
 static bool is_gone(wr_topic_reader *r, uint32_t queue, uint64_t offset, const wr_unit *unit) {
+    wr_topic_queue_open *q;
     wr_topic_bounds bounds;
-    if (unit->physical_offset < wr_topic_reader_first(r)) return true;
-    return wr_topic_reader_bounds(r, queue, &bounds) || offset < bounds.minimum; /* or its topic */
+    if (have_row(r, queue, &q)) return true;
+    /* SYNC row-from: whoever sees it sees the minimum that it is of */
+    const uint64_t from = atomic_load_explicit(&q->row->from, memory_order_acquire), first = wr_topic_reader_first(r);
+    if (wr_topic_reader_bounds(r, queue, &bounds) || offset < bounds.minimum) return true;
+    return unit->physical_offset < first && unit->physical_offset >= from;
 }
 
 /* The same where nothing is known of where it lay. */
@@ -374,7 +407,9 @@ wr_message_kind wr_topic_reader_record(wr_topic_reader *r, uint32_t queue, uint6
     if (*error && *error != ENOENT) return WR_MESSAGE_ERROR;
     wr_log_reader_drop(&r->log);
     if (is_gone(r, queue, offset, &again)) return WR_MESSAGE_GONE;
-    no_record(r, queue, offset, &again, wrong ? wrong : "no such file");
+    const char *nowhere = leads_nowhere(r, &again);
+    if (nowhere) bad_unit(r, queue, offset, &again, nowhere);
+    else no_record(r, queue, offset, &again, wrong ? wrong : "no such file");
     *error = 0;
     return WR_MESSAGE_DAMAGED;
 }

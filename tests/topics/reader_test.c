@@ -293,6 +293,27 @@ static void zeros(const rig *g, const char *units) {
     wr_topic_reader_free(r);
 }
 
+/* The worker's memory says where the log ends, and the rows where it begins: message 3 is said to lie right outside. */
+static void a_unit_outside_the_log(rig *g, const char *units) {
+    uint8_t bad[20] __attribute__((aligned(4))) = {0};
+    const uint64_t end = atomic_load(&((const wr_topic_ring *)g->ring)->appended);
+    wr_topic_reader *r = reader_of(g, 0, true);
+    wr_topic_row *row = wr_topic_row_at(g->rows, g->row[0]);
+    atomic_store(&g->rows->first, 40);
+    atomic_store(&row->from, 40);
+    const struct { uint64_t position; const char *word; } wrong[] = {{end - 99, "behind the log's end"}, {end, "behind the log's end"}, {39, "before the log's begin"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        wr_unit_put(bad, 0, wrong[i].position, 100, 0);
+        change(units, 60, bad, 20);
+        wr_topic_read_result a = read_at(r, 0, 3, 1);
+        CHECK(a.status == WR_READ_DAMAGED && a.next == 4 && !strcmp(r->damage.file, units) && r->damage.position == 60);
+        CHECK(strstr(r->damage.found, wrong[i].word));
+    }
+    atomic_store(&g->rows->first, 0);
+    atomic_store(&row->from, 0);
+    wr_topic_reader_free(r);
+}
+
 static void damage(void) {
     static const uint8_t one = 1;
     rig g;
@@ -345,11 +366,15 @@ static void damage(void) {
     const wr_unit wrong[] = {{unit.physical_offset + 100, unit.size, 0}, {unit.physical_offset, unit.size + 1, 0}, {unit.physical_offset, 1, 0},
                              {g.records[2].position, g.records[2].size, 0}, {5 * FILE_BYTES, 100, 0}, {UINT64_MAX, 100, 0},
                              {FILE_BYTES - 10, 100, 0}, {unit.physical_offset, UINT32_MAX, 0}};
+    const char *const nowhere[] = {NULL, NULL, "no record has", NULL, "behind the log's end", "that is none", "no room for", "no room for"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         wr_unit_put(bad, 0, wrong[i].physical_offset, wrong[i].size, 0);
         change(units, 60, bad, 20);
-        expect_damage_at_3(&g, log_name(wrong[i].physical_offset), wrong[i].physical_offset % FILE_BYTES, "");
+        /* Where no record can lie, the unit is what is damaged; no file of the log is named, and none that never was. */
+        if (nowhere[i]) expect_damage_at_3(&g, units, 60, nowhere[i]);
+        else expect_damage_at_3(&g, log_name(wrong[i].physical_offset), wrong[i].physical_offset % FILE_BYTES, "");
     }
+    a_unit_outside_the_log(&g, units);
     zeros(&g, units);
     change(units, 60, good, 20);
     /* One that says so is no damage: the log lost the message, or has a newer one of its key. */
