@@ -1472,6 +1472,11 @@ def message_id(store_host: bytes, physical_offset: int, /) -> str: ...
 def message_id_parse(text: str, /) -> tuple[bytes, int]:
     """(store host, physical_offset)."""
 
+def topics_snapshot(kind: str, node: bytes, file: Buffer, /) -> tuple[int, int]:
+    """(position, how much is in it) of a snapshot of messages that come later ("later") or of half messages ("halves").
+    Raises ValueError: what is wrong with it.
+    """
+
 def topics_examine(
     root: int,
     node: bytes,

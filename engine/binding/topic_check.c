@@ -1,7 +1,9 @@
 /* Topics' files with nobody serving them, or beside who does: examine, make again what is derived, and the checkpoint. The policy:
- * engine/topics/check.py. All take (root, node, boot, log_file_bytes, consume_queue_entries, index_slots, index_entries) first. */
+ * engine/topics/check.py. All but topics_snapshot take (root, node, boot, log_file_bytes, consume_queue_entries, index_slots, index_entries) first. */
 #include "binding/arguments.h"
 #include "topics/examine.h"
+#include "topics/half_table.h"
+#include "topics/pending.h"
 #include "topics/rebuild.h"
 
 #define PLACE 7 /* arguments of a place */
@@ -254,7 +256,39 @@ static PyObject *topics_checkpoint(PyObject *module, PyObject *const *args, Py_s
     return found;
 }
 
+/* topics_snapshot(kind, node, file): (position, how much is in it) of a snapshot "later" or "halves". Raises ValueError: what is
+ * wrong with it. */
+static PyObject *topics_snapshot(PyObject *module, PyObject *args) {
+    (void)module;
+    const char *kind, *wrong;
+    PyObject *node;
+    Py_buffer file;
+    wr_pending pending = {.most = UINT64_MAX};
+    wr_pending_head later = {0};
+    wr_halves halves = {.most = UINT64_MAX, .kept = UINT64_MAX};
+    wr_halves_head head = {0};
+    if (!PyArg_ParseTuple(args, "sOy*", &kind, &node, &file)) return NULL;
+    if (bytes_of(node, head.node)) {
+        PyBuffer_Release(&file);
+        return NULL;
+    }
+    memcpy(later.node, head.node, sizeof later.node);
+    const bool is_later = !strcmp(kind, "later");
+    Py_BEGIN_ALLOW_THREADS
+    if (is_later) wrong = wr_pending_decode(&pending, file.buf, (uint64_t)file.len, &later);
+    else wrong = wr_halves_decode(&halves, file.buf, (uint64_t)file.len, &head);
+    Py_END_ALLOW_THREADS
+    const uint64_t n = is_later ? pending.n : wr_halves_pending(&halves) + halves.next - halves.first;
+    wr_pending_free(&pending);
+    wr_halves_free(&halves);
+    PyBuffer_Release(&file);
+    if (wrong && !strcmp(wrong, "memory")) return PyErr_NoMemory();
+    if (wrong) return PyErr_Format(PyExc_ValueError, "%s", wrong);
+    return Py_BuildValue("(KK)", (unsigned long long)(is_later ? later.position : head.position), (unsigned long long)n);
+}
+
 static PyMethodDef methods[] = {
+    {"topics_snapshot", topics_snapshot, METH_VARARGS, NULL},
     {"topics_examine", (PyCFunction)(void *)topics_examine, METH_FASTCALL, NULL},
     {"topics_rebuild", (PyCFunction)(void *)topics_rebuild, METH_FASTCALL, NULL},
     {"topics_checkpoint", (PyCFunction)(void *)topics_checkpoint, METH_FASTCALL, NULL},

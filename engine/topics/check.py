@@ -6,8 +6,8 @@ tail as a start does it (engine/topics/walk.h).
 
 `repair` wants the folder for itself. It cuts files that somebody appended to: what lies behind their size is never
 read. It makes consume queues, index and checkpoint again, from the log alone, when that is whole. What is damaged of
-the log itself stays as it is: no other file has it. Files of the newest messages of compacted topics are looked at and
-repaired by engine/topics/compacted_check.py, whatever the log is.
+the log itself stays as it is: no other file has it. Whatever the log is, files of the newest messages of compacted
+topics are looked at and repaired by engine/topics/compacted_check.py, and snapshots by engine/topics/snapshot_check.py.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from warren.engine.topics.found import Found
 from warren.engine.topics.log_files import RESTORE, named
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.service import boot_bytes
+from warren.engine.topics.snapshot_check import KIND as SNAPSHOT
+from warren.engine.topics.snapshot_check import SnapshotCheck
 
 #: (id, name, queues) of a topic of the catalog
 Declared = tuple[int, bytes, int]
@@ -78,6 +80,7 @@ class TopicsCheck:
         self._whose = node_bytes(node_id), boot_bytes()
         kept = {id: (name, queues) for id, name, queues in self._topics if id in compacted}
         self._compacted = CompactedCheck(folder, self._whose[0], kept, running)
+        self._snapshots = SnapshotCheck(folder, self._whose[0], running)
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -96,6 +99,7 @@ class TopicsCheck:
                 *place, self._topics, limit, synced, tuple(self._runs(bases)), tell
             )
             self.found += self._compacted.examine({(topic, queue): minimum for topic, queue, minimum in told})
+            self.found += self._snapshots.examine(bases[0] if bases else 0, ends[-1][0] if counts["commits"] else 0)
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
             self._wrong(file, count, at, reason, limit)
@@ -326,9 +330,10 @@ class TopicsCheck:
         kept = self._cut_larger()
         if kept:
             found = self.examine(progress)
-        with atomic_file.explained(f"cannot repair {self.folder.compacted}"):
+        with atomic_file.explained(f"cannot repair {self.folder.path}"):
             kept += self._compacted.repair()
-        problems = [item for item in found if item.problem and item.kind != COMPACTED]
+            kept += self._snapshots.repair()
+        problems = [item for item in found if item.problem and item.kind not in (COMPACTED, SNAPSHOT)]
         if not problems or any(item.kind == "log" for item in problems):
             return kept
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:

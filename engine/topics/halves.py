@@ -40,6 +40,8 @@ class Halves(Kept):
         "again (`warren topic halves` lists those that are)"
     )
 
+    GONE: ClassVar[str] = "what became of half messages"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._put_aside = 0
@@ -89,7 +91,8 @@ class Halves(Kept):
         if found is None:
             raise HalfNotFound(
                 f"the topic has no half message {_core.message_id(bytes(8), request.position)}: it was never prepared, "
-                "or was committed or rolled back so long ago that it is not kept what became of it (half_outcomes_kept)"
+                "or was committed or rolled back, and it is not kept what became of it: that is too long ago "
+                "(half_outcomes_kept), or the file that had it was damaged or missing (`warren check` notes that)"
             )
         return control.Finished(*found), found[-1] + 1
 

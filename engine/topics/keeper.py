@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from logging import ERROR
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Keeper:
     def load(self, log: Log) -> None:
         """Take up what was committed, between the server's settle and begin. Raises StoreError."""
         with atomic_file.explained(f"cannot read {self.path}"):
-            found = self._read_snapshot(bool(log.position))
+            found = self._read_snapshot(log)
         with atomic_file.file_explained(f"cannot read the log of topics for {self.path}"):
             if found is None or not self._read_log(found, log):
                 found = offsets.All() if found is None else found
@@ -102,9 +103,10 @@ class Keeper:
         self._needed |= self.snapshot.saved > log.position  # what is appended there from now on is not in it
         self._changed = self.snapshot.saved != log.position
 
-    def _read_snapshot(self, expected: bool) -> offsets.All | None:
+    def _read_snapshot(self, log: Log) -> offsets.All | None:
         """None: there is none. Raises OSError."""
-        found = self.snapshot.read(lambda file: offsets.decode_snapshot(self.node, file), expected)
+        decode = partial(offsets.decode_snapshot, self.node)
+        found = self.snapshot.read(decode, bool(log.position), log.first)
         if found is not None:
             self.snapshot.saved = found.position
         return found

@@ -5,6 +5,9 @@ What it is, is what the log says: a function of its records. The snapshot has al
 writes it, after LOG_BYTES of log, or EACH times its own size if that is more: so it costs little beside the log,
 however much is kept, and a start reads little.
 
+It is no more than a cache where the log still has what it is from. Of what lay in files that retention has removed, a
+snapshot may have more (`GONE`): that is lost with it, said, and written down in the quarantine's report.
+
 Invariants
   It is written only when the log is synced up to its position: what records below it took out stays out.
   The log is there from `needed` on: where the snapshot ends, or the first record lies that is still needed.
@@ -21,13 +24,18 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.saying import Say, counted
 from warren.engine.topics.keeper import Log
 from warren.engine.topics.snapshots import Snapshot, Unreadable
 
 LOG_BYTES = 64 << 20  #: of log between two snapshots, and what the next start reads at most …
 EACH = 8  #: … but for a larger one: so many times its own size
+
+
+def gone_of(what: str, first: int) -> str:
+    """What is lost without a snapshot, where the log begins at `first`."""
+    return f"{what} before position {first:,} of the log of topics"
 
 
 class Copied(NamedTuple):
@@ -50,11 +58,13 @@ class Kept(ABC):
 
     WHAT: ClassVar[str]  #: it is, in words
     LOST: ClassVar[str]  #: what is lost where the log is damaged
+    GONE: ClassVar[str] = ""  #: what the snapshot alone has, of the log before its begin: `gone_of`; "": nothing
 
     def __post_init__(self) -> None:
         self._epoch = 0
         self._next = 0  # not before the log is sealed up to here
         self._waits: Copied | None = None  # for the log to be synced up to it
+        self.lost = 0  #: parts that this start found lost, and of which nobody can say what they cost
         self.snapshot: Snapshot[Copied] = Snapshot(
             self.path, self.WHAT, self._encoded, self.server.kick, self.say, self.reached
         )
@@ -86,7 +96,7 @@ class Kept(ABC):
     def load(self, log: Log) -> None:
         """Take up what is kept, between the server's settle and begin. Raises StoreError."""
         with atomic_file.explained(f"cannot read {self.path}"):
-            found = self.snapshot.read(self._decode, bool(log.position))
+            found = self.snapshot.read(self._decode, bool(log.position), log.first)
         if found is not None:
             self._made(found[0])
         with atomic_file.file_explained(f"cannot read the log of topics for {self.path}"):
@@ -108,6 +118,16 @@ class Kept(ABC):
         if gaps or end != log.position:
             where = f"{counted(gaps, 'place')} of it" if end == log.position else f"it behind position {end}"
             self.say(f"the log of topics was read for {self.WHAT}, and {where} is damaged: {self.LOST}", ERROR)
+        if log.first and self.GONE:
+            self._tell_gone(gone_of(self.GONE, log.first))
+
+    def _tell_gone(self, gone: str) -> None:
+        """Said and counted once; a repair may have accepted it before."""
+        folder, entry = self.path.parent, quarantine.Entry(self.path.name, 0, 0, gone)
+        if entry.key not in {told.key for told in quarantine.entries(folder)}:
+            quarantine.note(folder, entry)
+            self.lost += 1
+        self.say(f"{gone} is lost: no other file has it", ERROR)
 
     def begin(self, epoch: int) -> None:
         """The server has begun, in this epoch of its log. Raises StoreError."""

@@ -171,6 +171,8 @@ class TopicService:
         self.groups.load(log)
         for kept in self.kept:
             kept.load(log)
+        if lost := sum(kept.lost for kept in self.kept):
+            o.superblock.server_add(o.server, "lost_unknown_n", lost)
         node_epoch, epoch = o.superblock.get("node_epoch"), o.superblock.server_get(o.server, "epoch") + 1
         # A directory that was put back from a backup may have a lower epoch than its log.
         log_epoch = max(node_epoch << EPOCH_SHIFT | epoch, found["epoch"] + 1)

@@ -2,7 +2,8 @@
 read the log. Groups of readers and messages that come later have one each.
 
 A file, replaced as a whole by a thread of its own, so that nobody waits for the disk. It is a cache of the log: one
-that is damaged is set aside and named, one that is missing is named, and all is read from the log again.
+that is damaged is set aside and named, one that is missing is named, and all is read from the log again. What a log
+that does not begin at 0 has no more is lost then: its owner knows what that is, and says it.
 
 What is in it, as of when, and when another one is due, its owner says.
 Invariant: one is written at a time, so the newest one wins.
@@ -26,6 +27,11 @@ from warren.engine.saying import Say
 
 DAMAGED = ".damaged"
 AGAIN_S = 1.0  #: until one that could not be written is tried again
+
+
+def log_from(first: int) -> str:
+    """The log that begins there, in words."""
+    return f"log of topics, which begins at position {first:,}" if first else "whole log of topics"
 
 
 class Unreadable(Exception):
@@ -65,26 +71,24 @@ class Snapshot(Generic[Copied]):
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, decode: Callable[[bytes], Found], expected: bool) -> Found | None:
+    def read(self, decode: Callable[[bytes], Found], expected: bool, first: int) -> Found | None:
         """What `decode` makes of it, which raises Unreadable; None: there is none. What is no snapshot is set aside.
-        `expected`: say so when there is no file. The position in it is the owner's to note. Raises OSError.
+        `expected`: say so when there is no file; `first`: where the log begins. The position in it is the owner's to
+        note. Raises OSError.
         """
+        again = f"{self.what} are read from the {log_from(first)}"
         try:
             file = self.path.read_bytes()
         except FileNotFoundError:
             if expected:
-                self.say(f"{self.path} is missing: {self.what} are read from the whole log of topics", WARNING)
+                self.say(f"{self.path} is missing: {again}", WARNING)
             return None
         try:
             found = decode(file)
         except Unreadable as why:
             aside = self.path.with_name(self.path.name + DAMAGED)
             os.replace(self.path, aside)
-            self.say(
-                f"{self.path} is damaged ({why}): it was moved to {aside.name}, and {self.what} are read from the "
-                "whole log of topics",
-                ERROR,
-            )
+            self.say(f"{self.path} is damaged ({why}): it was moved to {aside.name}, and {again}", ERROR)
             return None
         self.size = len(file)
         return found

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -20,10 +21,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from warren.engine.config import Settings
 from warren.engine.errors import StoreError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.topics import kept
+from warren.engine.topics.check import TopicsCheck
 from warren.engine.topics.formats import HALF, HALF_COMMITTED, HALF_OUTCOME, HALF_PUT_ASIDE, HALF_ROLLED_BACK, HALVES
 from warren.ipc.layout import CONSTANTS, CRASH_POINTS
 
@@ -439,6 +442,145 @@ def test_what_is_needed_of_the_log_stays(node: TopicNode) -> None:
         looked_at(life)
         assert min(node.folder.log.iterdir()).name != f"{0:020d}"
         assert finish(life, appender, positions[0], False)["kind"] == HALF_COMMITTED
+
+
+@pytest.fixture
+def shortened(node: TopicNode) -> TopicNode:
+    """Of a log that does not begin at 0 any more: what was finished there only the snapshot knows."""
+    node.topics = [Topic(1, "flights", retention_bytes=1)]
+    with living(node) as life:
+        appender = node.appender(life)
+        positions = [prepared(life, appender, b"%d" % n) for n in range(3)]
+        for position in positions[:2]:
+            finish(life, appender, position, position == positions[0])
+        for _ in range(6):
+            last = [appender.append(1, 0, b"x" * 60_000) for _ in range(10)]
+            life.until(lambda last=last: appender.get("synced") > last[-1])
+        finish(life, appender, positions[2], True)
+        looked_at(life)
+    assert first_of(node) > positions[2]
+    return node
+
+
+def first_of(node: TopicNode) -> int:
+    return int(min(node.folder.log.iterdir()).name)
+
+
+def checking(node: TopicNode) -> TopicsCheck:
+    sizes = Settings(
+        log_file_bytes=node.log_file_bytes,
+        consume_queue_entries=node.consume_queue_entries,
+        index_slots=node.index_slots,
+        index_entries=node.index_entries,
+    )
+    topics = [(topic.id, topic.name.encode(), topic.queues) for topic in node.topics]
+    return TopicsCheck(node.folder, node.superblock.node_id, sizes, topics, running=False)
+
+
+def hurt(path: Path, how: str) -> None:
+    whole = bytearray(path.read_bytes())
+    match how:
+        case "missing":
+            path.unlink()
+        case "cut":
+            path.write_bytes(whole[:-1])
+        case "appended":
+            path.write_bytes(whole + b"x")
+        case "changed":
+            whole[40] ^= 1
+            path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "appended", "changed", "older"])
+def test_what_the_snapshot_alone_has_is_missed(shortened: TopicNode, tmp_path: Path, how: str) -> None:
+    """Files of the log went, with what became of half messages: without the snapshot that is lost, and all say so."""
+    node, path = shortened, shortened.folder.halves
+    assert not any(item.problem or item.note for item in checking(node).examine())
+    if how == "older":
+        other = TopicNode(tmp_path / "other")
+        with living(other):
+            pass
+        shutil.copy(other.folder.halves, path)
+    else:
+        hurt(path, how)
+    gone = f"what became of half messages before position {first_of(node):,} of the log of topics"
+    found = {item.path: item.problem for item in checking(node).examine() if item.problem}
+    assert list(found) == [path]
+    assert f"{gone} is lost" in found[path]
+
+    copied = TopicNode(tmp_path / "copied", topics=node.topics)
+    shutil.copytree(node.path, copied.path, dirs_exist_ok=True)
+    repairing = checking(copied)
+    (done,) = repairing.repair()
+    assert gone in done
+    after = checking(copied).examine()
+    assert not any(item.problem for item in after)
+    assert any("as was written down" in item.note for item in after if item.path == copied.folder.halves)
+    with living(copied):
+        assert said(copied, f"{gone} is lost")
+        assert copied.superblock.server_get(SERVER, "lost_unknown_n") == 0, "that was accepted"
+    assert not any(item.problem for item in checking(copied).examine())
+
+    with living(node) as life:
+        assert said(node, f"{gone} is lost")
+        assert not said(node, "whole log")
+        assert node.superblock.server_get(SERVER, "lost_unknown_n") == 1
+        appender = node.appenders[0]
+        told = finish(life, appender, 0, True)
+        assert (told["error"], "damaged or missing" in told["message"]) == ("HalfNotFound", True)
+        position = prepared(life, appender, b"more")
+        assert finish(life, appender, position, True)["kind"] == HALF_COMMITTED
+    assert said(node, "halves is missing") or said(node, "halves is damaged") or how == "older"
+    (entry,) = quarantine.entries(node.folder.path)
+    assert (entry.file, entry.reason, entry.messages) == ("halves", gone, None)
+    with living(node):
+        assert len(said(node, f"{gone} is lost")) == 1, "once"
+    assert not any(item.problem for item in checking(node).examine())
+
+
+SNAPSHOTS = ("groups", "later", "halves")
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+@pytest.mark.parametrize("how", ["missing", "cut", "appended", "changed"])
+def test_a_snapshot_that_the_log_can_say_again_is_a_note(node: TopicNode, name: str, how: str) -> None:
+    with living(node) as life:
+        appender = node.appender(life)
+        finish(life, appender, prepared(life, appender, b"x"), True)
+    path = node.folder.path / name
+    hurt(path, how)
+    (found,) = [item for item in checking(node).examine() if item.path == path]
+    assert not found.problem
+    assert "from the whole log of topics" in found.note
+    assert ("missing" if how == "missing" else "damaged") in found.note
+    assert checking(node).repair() == []
+    with living(node):
+        assert said(node, f"{name} is {'missing' if how == 'missing' else 'damaged'}")
+    notes = {item.path.name: item.note for item in checking(node).examine() if item.note or item.problem}
+    assert list(notes) == ([] if how == "missing" else [f"{name}.damaged"]), "what was set aside is mentioned"
+
+
+@pytest.mark.parametrize("name", ["groups", "later"])
+@pytest.mark.parametrize("how", ["missing", "changed"])
+def test_of_a_shorter_log_these_lose_nothing(shortened: TopicNode, name: str, how: str) -> None:
+    """What groups have committed the log says again before its files go; of what is to come it keeps the records."""
+    path = shortened.folder.path / name
+    hurt(path, how)
+    (found,) = [item for item in checking(shortened).examine() if item.note or item.problem]
+    assert (found.path, found.problem) == (path, "")
+    assert f"the log of topics, which begins at position {first_of(shortened):,}" in found.note
+    with living(shortened):
+        assert said(shortened, f"which begins at position {first_of(shortened):,}")
+        assert not said(shortened, "is lost")
+
+
+def test_of_a_node_that_did_not_begin_nothing_is_missed(node: TopicNode) -> None:
+    assert not any(item.problem or item.note for item in checking(node).examine())
+    life = node.life()
+    life.release()
+    for name in SNAPSHOTS:
+        (node.folder.path / name).unlink()
+    assert not any(item.problem or item.note for item in checking(node).examine())
 
 
 def test_they_go_with_their_topic(node: TopicNode) -> None:
