@@ -332,9 +332,12 @@ class TopicsCheck:
             found = self.examine(progress)
         with atomic_file.explained(f"cannot repair {self.folder.path}"):
             kept += self._compacted.repair()
+        problems = [item for item in found if item.problem and item.kind != COMPACTED]
+        if any(item.kind == "log" for item in problems):  # a backup of it may have what a snapshot lacks
+            return kept
+        with atomic_file.explained(f"cannot repair {self.folder.path}"):
             kept += self._snapshots.repair()
-        problems = [item for item in found if item.problem and item.kind not in (COMPACTED, SNAPSHOT)]
-        if not problems or any(item.kind == "log" for item in problems):
+        if all(item.kind == SNAPSHOT for item in problems):
             return kept
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
             bases = sorted(int(path.name) for path in self._listed(self.folder.log, _POSITION))
