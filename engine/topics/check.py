@@ -25,7 +25,7 @@ from warren.engine.config import Settings
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
-from warren.engine.topics import log_files
+from warren.engine.topics import foreign, log_files
 from warren.engine.topics.compacted_check import KIND as COMPACTED
 from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
@@ -75,6 +75,8 @@ class TopicsCheck:
         self.shrunk = False
         #: files that are larger than they were made → their sizes then, and what is said of that
         self._larger: dict[Path, tuple[int, str]] = {}
+        #: what lies in place of derived files and folders, and is none
+        self._foreign: list[Path] = []
         self._settings = settings
         self._topics = tuple(topics)
         self._whose = node_bytes(node_id), boot_bytes()
@@ -86,7 +88,7 @@ class TopicsCheck:
 
     def examine(self, progress: Progress = lambda _done, _all: None) -> list[Found]:
         """Look at everything. Raises StoreError when the folder cannot be read."""
-        self.found, self._larger = [], {}
+        self.found, self._larger, self._foreign = [], {}, []
         with atomic_file.explained(f"cannot read {self.folder.path}"), self._opened() as place:
             kind, checkpoint = _core.topics_checkpoint(*place)
             bases = self._log_files()
@@ -99,7 +101,8 @@ class TopicsCheck:
                 *place, self._topics, limit, synced, tuple(self._runs(bases)), tell
             )
             self.found += self._compacted.examine({(topic, queue): minimum for topic, queue, minimum in told})
-            self.found += self._snapshots.examine(bases[0] if bases else 0, ends[-1][0] if counts["commits"] else 0)
+            first = min(bases[0], counts["first"]) if bases else 0  # one that somebody removed is to be put back
+            self.found += self._snapshots.examine(first, ends[-1][0] if counts["commits"] else 0)
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
             self._wrong(file, count, at, reason, limit)
@@ -142,6 +145,8 @@ class TopicsCheck:
     def _derived_files(self, synced: tuple[str, int] | None) -> None:
         known = {name.decode(): queues for _id, name, queues in self._topics}
         bytes_of_queue = consume_queue_bytes(self._settings.consume_queue_entries)
+        for name in sorted(known):
+            self._check_folder(self.folder.queues / name)
         for topic in self._folders(self.folder.queues):
             if topic.name not in known:
                 if not self.running:  # else it was deleted or declared just now
@@ -149,6 +154,8 @@ class TopicsCheck:
                     self.found.append(Found(topic, "foreign", note=what))
                 continue
             numbers = {str(number) for number in range(known[topic.name])}
+            for number in sorted(numbers):
+                self._check_folder(topic / number)
             for queue in self._folders(topic):
                 if queue.name not in numbers:
                     self.found.append(Found(queue, "foreign", note="does not belong here; it is left alone"))
@@ -161,20 +168,44 @@ class TopicsCheck:
                 self._check_made(path, "keys", bytes_of_index)
 
     def _folders(self, folder: Path) -> list[Path]:
+        if self._check_folder(folder):
+            return []
         try:
-            return sorted(path for path in folder.iterdir() if path.is_dir())
+            return sorted(path for path in folder.iterdir() if not foreign.instead(path, folder=True))
         except FileNotFoundError:
             return []
 
+    def _check_folder(self, path: Path) -> bool:
+        """Whether something lies there that is no folder."""
+        return self._strange(path, foreign.instead(path, folder=True))
+
+    def _strange(self, path: Path, what: str) -> bool:
+        if not what or path in self._foreign:
+            return bool(what)
+        if path.is_relative_to(self.folder.log):
+            said = f"is {what}: topics do not serve; {foreign.MOVE}, and {RESTORE}"
+            self._problem(path, "log", said)
+        else:
+            self._foreign.append(path)
+            kind = "keys" if path.is_relative_to(self.folder.index) else "units"
+            said = f"is {what}: {foreign.MOVE}; `warren check --repair` sets it aside, and makes again what lay there"
+            self._problem(path, "checkpoint" if path == self.folder.checkpoint else kind, said)
+        return True
+
     def _listed(self, folder: Path, name: re.Pattern[str]) -> Iterator[Path]:
         """The files of a folder that have such names; others are noted."""
+        if self._check_folder(folder):
+            return
         try:
             paths = sorted(folder.iterdir())
         except FileNotFoundError:
             return
         for path in paths:
-            if name.fullmatch(path.name) and path.is_file():
-                yield path
+            if name.fullmatch(path.name):
+                if not self._strange(path, foreign.instead(path)):
+                    yield path
+            elif foreign.is_aside(path.name):
+                self.found.append(Found(path, "damaged", note=foreign.ASIDE))
             elif path.name == "new" or path.name.endswith(atomic_file.NEW_SUFFIX):
                 if not self.running:
                     note = "was being made when its process died; it holds nothing"
@@ -251,6 +282,8 @@ class TopicsCheck:
             what = f"{counted(count, 'key')} of messages are in none of its files: one is missing; {AGAIN}"
             self._problem(path, "keys", what)
             return
+        if any(path.is_relative_to(strange) for strange in self._foreign):
+            return  # it was said
         units = file.startswith("consumequeue/")
         if reason == "is missing":
             self._problem(path, "keys", f"{reason}, with the keys in it; {AGAIN}")
@@ -266,6 +299,8 @@ class TopicsCheck:
 
     def _check_checkpoint(self, kind: str, counts: dict[str, int]) -> None:
         path = self.folder.checkpoint
+        if self._strange(path, foreign.instead(path)):
+            return
         if kind == "good" or (kind == "none" and not counts["commits"] and not any(map(_files_in, self._derived()))):
             self.found.append(Found(path, "checkpoint", _bytes_of(path), int(kind == "good")))
         elif kind in ("settings", "older"):
@@ -339,6 +374,9 @@ class TopicsCheck:
             kept += self._snapshots.repair()
         if all(item.kind == SNAPSHOT for item in problems):
             return kept
+        with atomic_file.explained(f"cannot repair {self.folder.path}"):
+            for path in self._foreign:  # before anything is removed: nothing could be made in its place
+                kept.append(f"{path} was no file, or no folder, of Warren's: moved to {foreign.set_aside(path).name}")
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
             bases = sorted(int(path.name) for path in self._listed(self.folder.log, _POSITION))
             end = bases[-1] + self._settings.log_file_bytes if bases else 0

@@ -117,12 +117,12 @@ static uint8_t *read_file(int folder, const char *name, uint64_t *n, wr_checkpoi
     struct stat found;
     *kind = WR_CHECKPOINT_NONE;
     *error = 0;
-    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = wr_folder_open_file(folder, name, O_RDONLY);
+    if (fd >= 0 || errno == EISDIR) *kind = WR_CHECKPOINT_DAMAGED;
     if (fd < 0) {
-        *error = errno == ENOENT ? 0 : errno;
+        *error = errno == ENOENT || errno == EISDIR ? 0 : errno;
         return NULL;
     }
-    *kind = WR_CHECKPOINT_DAMAGED;
     if (fstat(fd, &found) != 0) *error = errno;
     uint8_t *bytes = NULL;
     *n = *error ? 0 : (uint64_t)found.st_size;

@@ -26,6 +26,21 @@ int wr_folder_make(int root, const char *path) {
     return 0;
 }
 
+int wr_folder_open_file(int root, const char *path, int flags) {
+    struct stat found;
+    int fd = openat(root, path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error = 0;
+    if (fd < 0) {
+        if (errno == ELOOP || errno == ENXIO) errno = EISDIR;
+        return -1;
+    }
+    if (fstat(fd, &found) != 0) error = errno;
+    else if (!S_ISREG(found.st_mode)) error = EISDIR;
+    if (!error) return fd;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
 static int sync_one(int root, const char *path) {
     int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
     if (fd < 0) return errno;

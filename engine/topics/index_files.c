@@ -179,7 +179,7 @@ static int open_read(const wr_index_files *f, const char *name, int *fd) {
     struct stat found;
     int error = path_of(f, path, name);
     if (error) return error;
-    if ((*fd = openat(f->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0) return errno == ENOENT ? EUCLEAN : errno;
+    if ((*fd = wr_folder_open_file(f->root, path, O_RDONLY)) < 0) return errno == ENOENT ? EUCLEAN : errno;
     error = fstat(*fd, &found) != 0 ? errno : (uint64_t)found.st_size < f->bytes ? EUCLEAN : 0;
     if (error) close(*fd);
     return error;

@@ -102,7 +102,7 @@ static int list_again(wr_index_reader *r) {
     return error;
 }
 
-/* Map a file, whole. 0, ENOENT, ESTALE: it was cut, or an errno. */
+/* Map a file, whole. 0, ENOENT, ESTALE: it was cut, or is no file; or an errno. */
 static int map_file(const wr_index_reader *r, mapped *file) {
     struct stat found;
     if (file->fd >= 0 && (fstat(file->fd, &found) != 0 || !found.st_nlink)) unmap(r, file); /* it may have been made again */
@@ -110,7 +110,7 @@ static int map_file(const wr_index_reader *r, mapped *file) {
         char path[PATH_MAX];
         int n = snprintf(path, sizeof path, "%s/%s", r->folder, file->name);
         if (n < 0 || n >= (int)sizeof path) return ENAMETOOLONG;
-        if ((file->fd = openat(r->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0) return errno;
+        if ((file->fd = wr_folder_open_file(r->root, path, O_RDONLY)) < 0) return errno == EISDIR ? ESTALE : errno;
         if (fstat(file->fd, &found) != 0) return errno;
     }
     if ((uint64_t)found.st_size < r->bytes) return ESTALE;

@@ -45,7 +45,7 @@ int wr_index_walk_begin(wr_index_walk *w, int root, const char *folder, uint32_t
     if (!w->heads || !w->bytes) return ENOMEM;
     int error = wr_folder_read(root, folder, WR_INDEX_NAME_DIGITS, &w->list);
     w->files_n = w->list.n;
-    return error;
+    return error == ENOTDIR ? 0 : error; /* what is no folder has no files */
 }
 
 void wr_index_walk_end(wr_index_walk *w) {
@@ -114,8 +114,9 @@ static int open_next(wr_index_walk *w) {
     w->name[WR_INDEX_NAME_DIGITS] = 0;
     int n = snprintf(path, sizeof path, "%s/%s", w->folder, w->name);
     if (n < 0 || n >= (int)sizeof path) return ENAMETOOLONG;
-    if ((w->fd = openat(w->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0) {
-        if (errno != ENOENT) return errno;
+    if ((w->fd = wr_folder_open_file(w->root, path, O_RDONLY)) < 0) {
+        if (errno != ENOENT && errno != EISDIR) return errno;
+        if (errno == EISDIR) say(w, 0, "is no file");
         w->broken = true; /* it went meanwhile */
         return 0;
     }

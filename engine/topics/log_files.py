@@ -26,6 +26,7 @@ from warren.engine.kernel import atomic_file, segment
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted
+from warren.engine.topics import foreign
 from warren.ipc import access
 
 RETRY_S = 0.2  #: after the disk refused a file
@@ -42,6 +43,8 @@ def path_of(folder: TopicsFolder, base: int) -> Path:
 def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
     """Where the log's files begin. Raises CorruptRecord (one is missing, or was cut), StoreError."""
     with atomic_file.file_explained(f"cannot read {folder.log}"):
+        if what := foreign.instead(folder.log, folder=True):
+            raise foreign.corrupt(folder.log, what, f"{foreign.MOVE}, and {RESTORE}")
         bases = sorted(int(path.name) for path in folder.log.iterdir() if NAME.fullmatch(path.name))
         for base, wanted in zip(bases, range(bases[0], bases[-1] + 1, file_bytes) if bases else (), strict=False):
             if base != wanted or base % file_bytes:
@@ -52,6 +55,8 @@ def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
                     "none",
                     f"a file is missing: {RESTORE}",
                 )
+            if what := foreign.instead(path_of(folder, base)):
+                raise foreign.corrupt(path_of(folder, base), what, f"{foreign.MOVE}, and {RESTORE}")
             size = path_of(folder, base).stat().st_size
             if size < file_bytes:
                 raise CorruptRecord(

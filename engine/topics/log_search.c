@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "topics/log_search.h"
 #include "kernel/bytes.h"
+#include "topics/folder.h"
 #include "topics/record.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +16,9 @@
 int wr_log_open_file(int root, uint64_t base, bool writes) {
     char path[64];
     snprintf(path, sizeof path, "commitlog/%020llu", (unsigned long long)base);
-    int fd = openat(root, path, (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
-    return fd < 0 ? -errno : fd;
+    int fd = wr_folder_open_file(root, path, writes ? O_RDWR : O_RDONLY);
+    if (fd < 0) return errno == EISDIR ? -ENOENT : -errno; /* there is no such file */
+    return fd;
 }
 
 /* A later commit record of the same node in n bytes at a position. */

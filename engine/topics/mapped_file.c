@@ -24,7 +24,7 @@ static int look(wr_mapped_file *file, int fd) {
 int wr_mapped_open(wr_mapped_file *file, int root, const char *name, uint64_t bytes, bool *made) {
     const int way = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     *file = (wr_mapped_file){.bytes = bytes};
-    int fd = openat(root, name, way);
+    int fd = wr_folder_open_file(root, name, O_RDWR);
     if (made) *made = fd < 0;
     if (fd < 0 && errno == ENOENT && made) fd = openat(root, name, way | O_CREAT, WR_FOLDER_FILE_MODE);
     if (fd < 0) return errno;

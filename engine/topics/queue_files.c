@@ -254,9 +254,9 @@ static int open_base(wr_queue_reader *r, uint64_t base) {
     wr_queue_reader_drop(r);
     int error = path_of(path, r->folder, base);
     if (error) return error;
-    r->fd = openat(r->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    r->fd = wr_folder_open_file(r->root, path, O_RDONLY);
     r->base = base;
-    return r->fd < 0 && errno != ENOENT ? errno : 0;
+    return r->fd < 0 && errno != ENOENT && errno != EISDIR && errno != ENOTDIR ? errno : 0;
 }
 
 /* Units of the open file, up to the first that is not there, or (`empty`) that the file has no place for. */

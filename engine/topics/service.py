@@ -19,12 +19,13 @@ halves.saved.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from logging import ERROR, WARNING
 from pathlib import Path
@@ -36,7 +37,7 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted, silent
-from warren.engine.topics import control, log_files
+from warren.engine.topics import control, foreign, log_files
 from warren.engine.topics.compaction import Compaction, Rates
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
@@ -197,15 +198,36 @@ class TopicService:
     def _look(self, bases: list[int]) -> None:
         """Nothing is written before it is sure that this log is the node's, and there. Raises CorruptRecord."""
         o = self.options
-        with atomic_file.file_explained(f"cannot read {o.folder.path}"):
+        self._set_checkpoint_aside()
+        with self._explained("read"):
             looked = self.server.look(bases[0] if bases else 0)
         log_files.refuse_strange(o.folder, o.log_file_bytes, looked["position"], looked["stranger"])
         log_files.refuse_absent(o.folder, o.log_file_bytes, bases, looked)
 
     def _recover(self, bases: list[int]) -> dict[str, Any]:
-        folder = self.options.folder
-        with atomic_file.file_explained(f"cannot recover {folder.path}"):
+        with self._explained("recover"):
             return self.server.recover(bases[0] if bases else 0)
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """What the system refuses is raised with the file that it is about, where something lies there that is none."""
+        folder = self.options.folder
+        with atomic_file.file_explained(f"cannot {doing} {folder.path}"):
+            try:
+                yield
+            except OSError as error:
+                found = foreign.explain(folder, error)
+                if found is error:
+                    raise
+                raise found from error
+
+    def _set_checkpoint_aside(self) -> None:
+        """What is no file cannot be replaced by one."""
+        path = self.options.folder.checkpoint
+        with atomic_file.file_explained(f"cannot move {path}"):
+            if what := foreign.instead(path):
+                aside = foreign.set_aside(path)
+                self.options.say(f"{path} was {what}, and no file: it was moved to {aside.name}", ERROR)
 
     def _check(self, found: dict[str, Any], bases: list[int]) -> None:
         """What was confirmed is there. Raises CorruptRecord."""
@@ -310,6 +332,9 @@ class TopicService:
         the log. Raises StoreError.
         """
         number = self.server.counters()["dispatch_failed"]
+        error = OSError(number, os.strerror(number))
+        if (found := foreign.explain(self.options.folder, error)) is not error:
+            raise found
         if number != errno.EUCLEAN:  # a damaged key index: the start makes that alone anew
             self.options.folder.checkpoint.unlink(missing_ok=True)  # its files are not what it says
         raise StoreError(

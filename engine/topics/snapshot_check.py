@@ -17,15 +17,14 @@ from warren.engine import _core
 from warren.engine.errors import StoreError
 from warren.engine.kernel import quarantine
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.topics import offsets
+from warren.engine.topics import foreign, offsets
 from warren.engine.topics.found import Found
 from warren.engine.topics.halves import Halves
 from warren.engine.topics.kept import gone_of
 from warren.engine.topics.later import Later
-from warren.engine.topics.snapshots import DAMAGED, Unreadable, log_from
+from warren.engine.topics.snapshots import Unreadable, log_from
 
 KIND = "snapshot"
-ASIDE = "was damaged, and was set aside: nothing reads it"
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,13 @@ class SnapshotCheck:
     def _look(self, kind: _Kind, first: int, end: int, told: set[tuple[str, str]]) -> Found | None:
         item, wrong = Found(kind.path, KIND), ""
         try:
-            file = kind.path.read_bytes()
+            file = foreign.read(kind.path)
         except FileNotFoundError:
             if not end:
                 return None
             file = None
+        except IsADirectoryError as error:
+            file, wrong = None, str(error.strerror).removeprefix("it ")
         if file is not None:
             item.bytes = len(file)
             try:
@@ -105,7 +106,7 @@ class SnapshotCheck:
         gone = gone_of(kind.gone, first) if kind.gone and first else ""
         if not gone:
             item.note = what
-        elif (kind.path.name, gone) in told and file is None:
+        elif (kind.path.name, gone) in told and not wrong:
             item.note = f"{what}; {gone} is lost, as was written down"
         else:
             item.problem = (
@@ -115,10 +116,9 @@ class SnapshotCheck:
         return item
 
     def _aside(self) -> list[Found]:
-        """What starts have set aside."""
-        names = [kind.path.name + DAMAGED for kind in self._kinds()]
-        paths = sorted(path for path in self.folder.path.iterdir() if path.name.startswith(tuple(names)))
-        return [Found(path, "damaged", note=ASIDE) for path in paths]
+        """What starts and repairs have set aside."""
+        paths = sorted(path for path in self.folder.path.iterdir() if foreign.is_aside(path.name))
+        return [Found(path, "damaged", note=foreign.ASIDE) for path in paths]
 
     def repair(self) -> list[str]:
         """Accept what the last look found lost. Returns what was done. Raises StoreError."""

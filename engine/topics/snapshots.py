@@ -12,7 +12,6 @@ Crash points: between two steps of writing it (atomic_file) the old one is there
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,8 +23,8 @@ from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.saying import Say
+from warren.engine.topics import foreign
 
-DAMAGED = ".damaged"
 AGAIN_S = 1.0  #: until one that could not be written is tried again
 
 
@@ -78,18 +77,23 @@ class Snapshot(Generic[Copied]):
         """
         again = f"{self.what} are read from the {log_from(first)}"
         try:
-            file = self.path.read_bytes()
+            found = self._decoded(decode)
         except FileNotFoundError:
             if expected:
                 self.say(f"{self.path} is missing: {again}", WARNING)
             return None
-        try:
-            found = decode(file)
         except Unreadable as why:
-            aside = self.path.with_name(self.path.name + DAMAGED)
-            os.replace(self.path, aside)
+            aside = foreign.set_aside(self.path)
             self.say(f"{self.path} is damaged ({why}): it was moved to {aside.name}, and {again}", ERROR)
             return None
+        return found
+
+    def _decoded(self, decode: Callable[[bytes], Found]) -> Found:
+        try:
+            file = foreign.read(self.path)
+        except IsADirectoryError as error:
+            raise Unreadable(error.strerror) from error
+        found = decode(file)
         self.size = len(file)
         return found
 

@@ -344,6 +344,70 @@ def found_more(target: Path, size: int) -> str:
     return f"{target.stat().st_size - size:,} bytes that somebody had appended, cut off"
 
 
+def put(path: Path, how: str) -> str:
+    """Something that is no file lies there now; what that is."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if how == "folder":
+        path.mkdir()
+        (path / "of somebody").write_text("kept")
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "file":
+        path.write_text("of somebody")
+    else:
+        path.symlink_to(path)
+    return {"folder": "a folder", "pipe": "a pipe", "loop": "a symbolic link", "file": "a file"}[how]
+
+
+FOREIGN = [(kind, how) for kind in KINDS for how in ("folder", "pipe", "loop")]
+
+
+@pytest.mark.parametrize(("kind", "how"), [*FOREIGN, ("queue", "file"), ("topic", "file"), ("index", "file")])
+def test_what_is_no_file_is_named_and_set_aside(made: Made, tmp_path: Path, kind: str, how: str) -> None:
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    folders = {"queue": node.folder.queues / "flights" / "1", "topic": node.folder.queues / "flights"}
+    target = {**folders, "index": node.folder.index}.get(kind) or KINDS[kind](node.folder)[0]
+    what = put(target, how)
+    before = node.folder.checkpoint.lstat().st_ino
+    found = problems(checking(node).examine())
+    assert target in found
+    assert f"is {what}: " in found[target]
+    assert "cut" not in found[target]
+    if kind.startswith("log"):
+        assert checking(node).repair() == []
+        with pytest.raises(CorruptRecord, match=f"{target} at byte 0: .*{what}: move it away"):
+            node.life()
+        assert node.folder.checkpoint.lstat().st_ino == before, "nothing was changed"
+        return
+
+    shutil.copytree(made.path, tmp_path / "repaired")
+    repaired = node_at(tmp_path / "repaired")
+    again = repaired.path / target.relative_to(path)
+    aside = again.with_name(f"{again.name}.damaged")
+    put(again, how)
+    assert checking(repaired).repair()
+    assert os.path.lexists(aside), "it is kept"
+    after = checking(repaired).examine()
+    assert problems(after) == {}
+    assert how == "file" or any(item.path == aside for item in after if item.note)
+    assert serve(node_at(repaired.path), made.counts) == (0, 0, 0, "")
+
+    error: CorruptRecord | None = None
+    lost = told = 0
+    try:
+        lost, told, _keys, _absent = serve(node, made.counts)
+    except CorruptRecord as found_so:
+        error = found_so
+    assert not lost or told
+    assert error is None or (error.path == target and "move it away" in str(error))
+    assert kind != "checkpoint" or (error, told) == (None, 0)
+
+
 def lose_power(made: Made, node: TopicNode) -> None:
     """What was not synced at the checkpoint of the earlier moment becomes anything that a disk can make of it."""
     before = TopicsFolder.of(made.older)

@@ -538,6 +538,23 @@ def test_what_the_snapshot_alone_has_is_missed(shortened: TopicNode, tmp_path: P
     assert not any(item.problem for item in checking(node).examine())
 
 
+def test_a_file_of_the_log_that_somebody_removed_is_no_loss_of_the_snapshot(node: TopicNode, tmp_path: Path) -> None:
+    """It is to be put back: a repair accepts nothing."""
+    with living(node) as life:
+        appender = node.appender(life)
+        finish(life, appender, prepared(life, appender, b"x"), True)
+        for _ in range(3):
+            last = [appender.append(1, 0, b"x" * 60_000) for _ in range(10)]
+            life.until(lambda last=last: appender.get("synced") > last[-1])
+    first, *others = sorted(node.folder.log.iterdir())
+    assert others
+    first.rename(tmp_path / "elsewhere")
+    node.folder.halves.unlink()
+    problems = [item.path for item in checking(node).examine() if item.problem]
+    assert problems == [first]
+    assert checking(node).repair() == []
+
+
 SNAPSHOTS = ("groups", "later", "halves")
 
 
