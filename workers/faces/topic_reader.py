@@ -681,7 +681,7 @@ class Reader:
     def close(self, timeout: float | None = None) -> None:
         """Leave the group: its queues go to others at once. With commit="auto" what is done is committed before: all
         but what the last call of `get` or `get_many` handed out, the whole list, which comes again unless commit() said
-        that it is done, or it was retried. (The end of a `with` block is done with that, too, if no exception ended it.)
+        that it is done, or it was retried. (The end of a `with` block is done with that, too, unless by an exception.)
 
         May be called by another thread, too, and ends its call with ClosedError. Raises TimedOut, SyncFailed, PeerLost:
         it is closed all the same, and what was not committed is handed out again, to others.

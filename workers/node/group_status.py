@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warren.engine.topics import offsets
+from warren.engine.topics import foreign, offsets
 from warren.engine.topics.snapshots import Unreadable
 
 #: (topic id, queue) → its first offset, and behind its last
@@ -22,7 +22,7 @@ Bounds = Mapping[tuple[int, int], tuple[int, int]]
 def lags(snapshot: Path, node_id: int, bounds: Bounds, topics: Mapping[int, int]) -> dict[int, list[dict[str, Any]]]:
     """By topic id, each of its groups by name: `name`, `lag`. `topics`: how many queues each has."""
     try:
-        known = offsets.decode_snapshot(struct.pack("<QQ", node_id, 0), snapshot.read_bytes()).offsets
+        known = offsets.decode_snapshot(struct.pack("<QQ", node_id, 0), foreign.read(snapshot)).offsets
     except (OSError, Unreadable):
         return {}
     found: dict[int, list[dict[str, Any]]] = {}
