@@ -343,7 +343,7 @@ def test_columns_of_other_types(directory: Path, topic: warren.Topic) -> None:
     ("data", "says"),
     [
         ({"key": ["a"]}, "'value' is missing"),
-        ({"value": [b"a"], "keys": ["k"]}, "no column 'keys'"),
+        ({"value": [b"a"], "keys": ["k"]}, "column 'keys' is none of a message"),
         ({"value": [b"a", None]}, "row 1 has no value"),
         ({"value": [1]}, "'value' must hold binary or strings"),
         ({"value": [b"a"], "key": [1]}, "'key' must hold strings"),
