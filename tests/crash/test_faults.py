@@ -114,6 +114,9 @@ session.kill_all()
 assert not session.violations, session.violations
 assert starting.wait(10) != 0
 assert not session._left()
+assert not session.start()  # and what a killed node leaves goes with an orderly end
+session.stop()
+assert not session.violations, session.violations
 """
 
 
