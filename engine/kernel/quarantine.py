@@ -55,6 +55,11 @@ def entries(folder: Path) -> list[Entry]:
     return _decoded(_tail(folder, REPORT_BYTES_MAX * 2))
 
 
+def is_reported(folder: Path, entry: Entry) -> bool:
+    """Whether a part was reported before."""
+    return any(entry.key == known.key for known in entries(folder))
+
+
 def _tail(folder: Path, size: int) -> list[bytes]:
     """The last lines of a report, so many bytes at most."""
     try:

@@ -40,8 +40,6 @@ from warren.engine.topics.snapshot_check import SnapshotCheck
 Declared = tuple[int, bytes, int]
 Progress = Callable[[int, int], None]
 
-_POSITION = re.compile(r"[0-9]{20}")
-_TIME = re.compile(r"[0-9]{17}")
 _MiB = 1 << 20
 AGAIN = "`warren check --repair` makes it again from the log"
 #: what the next start does with a checkpoint that is none
@@ -133,7 +131,7 @@ class TopicsCheck:
     def _log_files(self) -> list[int]:
         """Positions at which files of the log begin."""
         bases = []
-        for path in self._listed(self.folder.log, _POSITION):
+        for path in self._listed(self.folder.log, foreign.POSITION):
             base = int(path.name)
             if base % self._settings.log_file_bytes:
                 self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
@@ -160,10 +158,10 @@ class TopicsCheck:
                 if queue.name not in numbers:
                     self.found.append(Found(queue, "foreign", note="does not belong here; it is left alone"))
                     continue
-                for path in self._listed(queue, _POSITION):
+                for path in self._listed(queue, foreign.POSITION):
                     self._check_made(path, "units", bytes_of_queue)
         bytes_of_index = key_index_bytes(self._settings.index_slots, self._settings.index_entries)
-        for path in self._listed(self.folder.index, _TIME):
+        for path in self._listed(self.folder.index, foreign.TIME):
             if synced is None or path.name <= synced[0]:
                 self._check_made(path, "keys", bytes_of_index)
 
@@ -378,7 +376,7 @@ class TopicsCheck:
             for path in self._foreign:  # before anything is removed: nothing could be made in its place
                 kept.append(f"{path} was no file, or no folder, of Warren's: moved to {foreign.set_aside(path).name}")
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
-            bases = sorted(int(path.name) for path in self._listed(self.folder.log, _POSITION))
+            bases = sorted(int(path.name) for path in self._listed(self.folder.log, foreign.POSITION))
             end = bases[-1] + self._settings.log_file_bytes if bases else 0
             first = bases[0] if bases else 0
             units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))

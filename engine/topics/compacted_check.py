@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,13 +26,13 @@ from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, quarantine
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted
+from warren.engine.topics import foreign
 from warren.engine.topics.found import Found
 from warren.engine.topics.newest_files import gap_of
 from warren.ipc import access
 
 KIND = "compacted"
 PARTS_MAX = 10  #: damaged places of a file that are named
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _ALONE = "does not belong here; it is left alone"
 
 #: lowest offset of a queue that is in the log, by topic and queue; 0 where none is told
@@ -157,7 +156,7 @@ class CompactedCheck:
 
     def _strangers(self) -> Iterator[Found]:
         for topic in _listed(self._folder.compacted):
-            if not topic.is_dir() or not _NUMBER.fullmatch(topic.name):
+            if not topic.is_dir() or not foreign.NUMBER.fullmatch(topic.name):
                 yield Found(topic, "foreign", note=_ALONE)
             elif int(topic.name) in self._topics:
                 queues = self._topics[int(topic.name)][1]
@@ -168,7 +167,7 @@ class CompactedCheck:
                 yield Found(topic, "foreign", note=what)
 
     def _stranger(self, path: Path, queues: int) -> Iterator[Found]:
-        if _NUMBER.fullmatch(path.name) and int(path.name) < queues and path.is_file():
+        if foreign.NUMBER.fullmatch(path.name) and int(path.name) < queues and path.is_file():
             return
         if not path.name.endswith(atomic_file.NEW_SUFFIX):
             yield Found(path, "foreign", note=_ALONE)
@@ -219,7 +218,7 @@ class CompactedCheck:
         """Write down what is gone, and make a file that has nothing."""
         root, name = self._folder.path, self._name(file)
         gone = quarantine.Entry(name, 0, 0, gap_of(0, file.minimum), None)
-        if not quarantine.note(root, gone) and gone.key not in {entry.key for entry in quarantine.entries(root)}:
+        if not quarantine.note(root, gone) and not quarantine.is_reported(root, gone):
             raise StoreError(
                 f"cannot write {root / quarantine.QUARANTINE / quarantine.REPORT}: free some space and try again"
             )

@@ -28,7 +28,8 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFREG: "a file",
 }
-_POSITION, _TIME, _NUMBER = re.compile(r"[0-9]{20}"), re.compile(r"[0-9]{17}"), re.compile(r"0|[1-9][0-9]{0,9}")
+#: names of files of the log and of consume queues, of the key index, and of folders and files of a topic or queue
+POSITION, TIME, NUMBER = re.compile(r"[0-9]{20}"), re.compile(r"[0-9]{17}"), re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def instead(path: Path, folder: bool = False) -> str:
@@ -74,16 +75,16 @@ def all_of(folder: TopicsFolder) -> Iterator[tuple[Path, str]]:
     for path in (folder.checkpoint, folder.groups, folder.later, folder.halves):
         if what := instead(path):
             yield path, what
-    yield from _in(folder.log, _POSITION)
-    yield from _in(folder.index, _TIME)
+    yield from _in(folder.log, POSITION)
+    yield from _in(folder.index, TIME)
     for topic in _names(folder.queues):
         if what := instead(topic, folder=True):
             yield topic, what
         for queue in _names(topic):
-            if _NUMBER.fullmatch(queue.name):
+            if NUMBER.fullmatch(queue.name):
                 if what := instead(queue, folder=True):
                     yield queue, what
-                yield from _in(queue, _POSITION)
+                yield from _in(queue, POSITION)
 
 
 def _names(folder: Path) -> list[Path]:

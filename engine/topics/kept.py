@@ -124,7 +124,7 @@ class Kept(ABC):
     def _tell_gone(self, gone: str) -> None:
         """Said and counted once; a repair may have accepted it before."""
         folder, entry = self.path.parent, quarantine.Entry(self.path.name, 0, 0, gone)
-        if entry.key not in {told.key for told in quarantine.entries(folder)}:
+        if not quarantine.is_reported(folder, entry):
             quarantine.note(folder, entry)
             self.lost += 1
         self.say(f"{gone} is lost: no other file has it", ERROR)

@@ -12,7 +12,6 @@ replaced when it is wanted.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import time
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from warren.engine.topics import foreign
 from warren.ipc import access
 
 RETRY_S = 0.2  #: after the disk refused a file
-NAME = re.compile(r"[0-9]{20}")
 RESTORE = "restore the folder of topics from a backup, with all its files"
 UNCHANGED = "topics do not serve, and the log was not changed"
 
@@ -45,7 +43,7 @@ def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
     with atomic_file.file_explained(f"cannot read {folder.log}"):
         if what := foreign.instead(folder.log, folder=True):
             raise foreign.corrupt(folder.log, what, f"{foreign.MOVE}, and {RESTORE}")
-        bases = sorted(int(path.name) for path in folder.log.iterdir() if NAME.fullmatch(path.name))
+        bases = sorted(int(path.name) for path in folder.log.iterdir() if foreign.POSITION.fullmatch(path.name))
         for base, wanted in zip(bases, range(bases[0], bases[-1] + 1, file_bytes) if bases else (), strict=False):
             if base != wanted or base % file_bytes:
                 raise CorruptRecord(

@@ -3,6 +3,7 @@
 Method: the command line as processes of their own; readers of this process; one node for all tests.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,17 +114,24 @@ def test_a_group_that_is_prepared_is_said_to_be_new(directory: Path) -> None:
         command("topic", "delete-group", directory, "flights", group)
 
 
+@contextlib.contextmanager
+def retried(topic: warren.Topic, group: str) -> Iterator[None]:
+    """A reader of a group with two messages that will come again, and one dead letter."""
+    topic.append_many([b"one", b"two", b"three"])
+    with topic.reader(group=group, max_reconsume_times=1) as reader:
+        reader.retry(reader.get(TIMEOUT), delay=0)
+        reader.retry(reader.get(TIMEOUT), delay=3600)
+        reader.retry(reader.get(TIMEOUT), delay=3600)
+        reader.retry(reader.get(TIMEOUT))
+        reader.commit()
+        yield
+
+
 def test_a_group_is_deleted(directory: Path) -> None:
     delete = ("delete-group", directory, "trains", "report")
     with warren.attach(directory) as node:
         topic = node.topic("trains", queues=1)
-        topic.append_many([b"one", b"two", b"three"])
-        with topic.reader(group="report", max_reconsume_times=1) as reader:
-            reader.retry(reader.get(TIMEOUT), delay=0)
-            reader.retry(reader.get(TIMEOUT), delay=3600)
-            reader.retry(reader.get(TIMEOUT), delay=3600)
-            reader.retry(reader.get(TIMEOUT))
-            reader.commit()
+        with retried(topic, "report"):
             said = command("topic", *delete, "--force", code=2).stderr
             assert said.endswith("has members: end its readers first\n")
     said = command("topic", *delete, code=2).stderr
@@ -151,13 +159,8 @@ def test_nothing_comes_into_the_topics_of_a_group_or_goes_from_them_by_mistake(d
     again, dead = "%RETRY%g+roads", "%DLQ%g+roads"
     with warren.attach(directory) as node:
         topic = node.topic("roads", queues=1)
-        topic.append_many([b"one", b"two", b"three"])
-        with topic.reader(group="g", max_reconsume_times=1) as reader:
-            reader.retry(reader.get(TIMEOUT), delay=0)
-            reader.retry(reader.get(TIMEOUT), delay=3600)
-            reader.retry(reader.get(TIMEOUT), delay=3600)
-            reader.retry(reader.get(TIMEOUT))
-            reader.commit()
+        with retried(topic, "g"):
+            pass
     for name in (again, dead, "%DLQ%another+roads"):
         for words in (("append", directory, name, "--body", "x"), ("bind", directory, name, "amq.topic", "x")):
             said = command("topic", *words, code=2).stderr
