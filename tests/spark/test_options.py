@@ -5,20 +5,21 @@ import os
 import pytest
 
 from warren.engine.errors import NotYet, UsageError
-from warren.workers.spark.options import SinkOptions, SourceOptions
+from warren.workers.spark.queue_options import QueueReadOptions
+from warren.workers.spark.sink_options import SinkOptions
 
 SOURCE = {"path": "/data", "queue": "orders"}
 
 
 def test_defaults() -> None:
-    options = SourceOptions.parse(SOURCE)
+    options = QueueReadOptions.parse(SOURCE)
     assert options.subscription == "spark-orders"
     assert (options.include_value, options.include_headers, options.fail_on_data_loss) == (True, False, True)
     assert options.offsets_per_trigger_max is None
 
 
 def test_names_ignore_case_as_spark_does() -> None:
-    options = SourceOptions.parse({"PATH": "/data", "Queue": "orders", "maxoffsetspertrigger": "7"})
+    options = QueueReadOptions.parse({"PATH": "/data", "Queue": "orders", "maxoffsetspertrigger": "7"})
     assert options.offsets_per_trigger_max == 7
 
 
@@ -26,7 +27,7 @@ def test_names_ignore_case_as_spark_does() -> None:
     ("given", "path"), [("file:/data/x", "/data/x"), ("file:///data/x", "/data/x"), ("data", os.path.abspath("data"))]
 )
 def test_path_is_made_absolute(given: str, path: str) -> None:
-    assert SourceOptions.parse({**SOURCE, "path": given}).path == path
+    assert QueueReadOptions.parse({**SOURCE, "path": given}).path == path
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_path_is_made_absolute(given: str, path: str) -> None:
 )
 def test_source_mistakes(given: dict[str, str], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
-        SourceOptions.parse(given)
+        QueueReadOptions.parse(given)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from warren.engine.errors import StoreError, UsageError
-from warren.workers.spark import source
-from warren.workers.spark.options import SourceOptions
+from warren.workers.spark import queue_source
+from warren.workers.spark.data_source import WarrenDataSource
+from warren.workers.spark.queue_options import QueueReadOptions
+from warren.workers.spark.queue_source import ClaimPartition, QueueStreamReader
 from warren.workers.spark.schema import row_schema
-from warren.workers.spark.source import ClaimPartition, QueueStreamReader, WarrenDataSource
 
 BODY_BYTES = 10
 
@@ -75,7 +76,7 @@ def reader_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(claims: Claims, **more: str) -> QueueStreamReader:
         monkeypatch.setattr(QueueStreamReader, "_subscription", lambda _self, _role: claims)
-        options = SourceOptions.parse({"path": "/data", "queue": "orders", "minPartitions": "3", **more})
+        options = QueueReadOptions.parse({"path": "/data", "queue": "orders", "minPartitions": "3", **more})
         return QueueStreamReader(options, row_schema())
 
     return make
@@ -241,7 +242,7 @@ def test_any_crashes_lose_and_double_nothing(data: st.DataObject, messages: int)
         checkpoint: dict[str, Any] | None = None  # end of the last committed batch
         planned: tuple[dict[str, Any], dict[str, Any]] | None = None  # in the offset log, and not committed
         for _step in range(300):
-            reader = QueueStreamReader(SourceOptions.parse({"path": "/data", "queue": "orders"}), row_schema())
+            reader = QueueStreamReader(QueueReadOptions.parse({"path": "/data", "queue": "orders"}), row_schema())
             while True:
                 if data.draw(st.integers(0, 5)) == 0:
                     break  # killed
@@ -270,4 +271,4 @@ def test_data_source_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(made))
     assert copy.schema() == row_schema(headers=True)
     assert WarrenDataSource.name() == "warren"
-    assert isinstance(copy.streamReader(row_schema()), source.QueueStreamReader)
+    assert isinstance(copy.streamReader(row_schema()), queue_source.QueueStreamReader)

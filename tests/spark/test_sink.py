@@ -16,8 +16,8 @@ from pyspark.sql.types import (
 
 from warren.engine.errors import UsageError
 from warren.workers.spark import sink
-from warren.workers.spark.options import SinkOptions
 from warren.workers.spark.schema import row_schema
+from warren.workers.spark.sink_options import SinkOptions
 
 TO_QUEUE = {"path": "/data", "queue": "results"}
 TO_EXCHANGE = {"path": "/data", "exchange": "events"}

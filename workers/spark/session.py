@@ -48,7 +48,7 @@ def register(spark: SparkSession) -> None:
     `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Raises
     UsageError for a Spark Connect session, whose workers are elsewhere.
     """
-    from warren.workers.spark.source import WarrenDataSource
+    from warren.workers.spark.data_source import WarrenDataSource
 
     try:
         context = spark.sparkContext

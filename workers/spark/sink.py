@@ -17,8 +17,8 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from warren.engine.errors import UsageError
 from warren.workers.spark.client import node_of
-from warren.workers.spark.options import SinkOptions
 from warren.workers.spark.schema import COLUMN_NAMES
+from warren.workers.spark.sink_options import SinkOptions
 
 #: columns of a row read from Warren that a write has no use for
 _IGNORED = frozenset(COLUMN_NAMES) - {"value", "key", "headers"}

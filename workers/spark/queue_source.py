@@ -20,19 +20,12 @@ messages that consumers acked since are missing from it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -45,9 +38,8 @@ from pyspark.sql.types import StructType
 from warren.engine.errors import StoreError, UsageError
 from warren.workers.spark.client import node_of
 from warren.workers.spark.offsets import ClaimOffset, cut
-from warren.workers.spark.options import SinkOptions, SourceOptions
-from warren.workers.spark.schema import arrow_schema, check_schema, row_schema, to_spark_batch
-from warren.workers.spark.sink import QueueStreamWriter, QueueWriter
+from warren.workers.spark.queue_options import QueueReadOptions
+from warren.workers.spark.schema import arrow_schema, to_spark_batch
 
 if TYPE_CHECKING:
     from warren.workers.faces.subscription import Subscription
@@ -56,42 +48,6 @@ log = logging.getLogger(__name__)
 
 #: no limit, for the engine's numbers
 UNLIMITED = (1 << 62) - 1
-
-
-class WarrenDataSource(DataSource):
-    """`format("warren")`; see docs/spark.md for the options."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(dict(options))
-        self._given = dict(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format(…)`."""
-        return "warren"
-
-    def schema(self) -> StructType:
-        """Return the row's schema, as the options say."""
-        options = SourceOptions.parse(self._given)
-        return row_schema(value=options.include_value, headers=options.include_headers)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
-        check_schema(schema)
-        return QueueReader(SourceOptions.parse(self._given), schema)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        check_schema(schema)
-        return QueueStreamReader(SourceOptions.parse(self._given), schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer of a batch."""
-        return QueueWriter(SinkOptions.parse(self._given), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer of a stream."""
-        return QueueStreamWriter(SinkOptions.parse(self._given), schema, overwrite)
 
 
 @dataclass
@@ -113,7 +69,7 @@ class ClaimPartition(InputPartition):
 class QueueReader(DataSourceReader):
     """Browses a queue."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: QueueReadOptions, schema: StructType) -> None:
         self.options = options
         self.fields = schema
 
@@ -135,7 +91,7 @@ class QueueReader(DataSourceReader):
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue through a subscription; one lives in the driver's planner, copies of it in the executors."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: QueueReadOptions, schema: StructType) -> None:
         self.options = options
         self.fields = schema
         #: end of the claims as this reader left it; another end means that somebody else claims, too
