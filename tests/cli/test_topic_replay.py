@@ -38,9 +38,9 @@ def suggested(said: str) -> list[str]:
     return shlex.split(found)[1:]
 
 
-@pytest.mark.parametrize("style", ["", "--json"])
+@pytest.mark.parametrize(("style", "how"), [("", signal.SIGTERM), ("--json", signal.SIGINT)])
 def test_what_an_interrupted_replay_suggests_does_the_rest(
-    directory: Path, node: warren.Node, name: str, style: str
+    directory: Path, node: warren.Node, name: str, style: str, how: signal.Signals
 ) -> None:
     """Also when the topic has got more meanwhile, which were not asked for."""
     topic = node.topic(name, queues=2)
@@ -54,7 +54,7 @@ def test_what_an_interrupted_replay_suggests_does_the_rest(
     program = [sys.executable, "-m", "warren", "topic", "replay", str(directory), name, name, *options]
     replay = subprocess.Popen([*program, "--rate", "20", *style.split()], stdout=-1, stderr=-1, text=True)
     wait_until(lambda: node.queue(name).stats()["ready"] >= 3, 60, what="the first messages")
-    replay.send_signal(signal.SIGINT)
+    replay.send_signal(how)
     _printed, said = replay.communicate(timeout=TIMEOUT)
     assert replay.returncode == 130, said
     topic.append_many([b"later"] * 4, "k0", "t 0", queue=0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -63,8 +61,7 @@ def demo(
     shown_on = console(as_json)
     watcher = report.watcher(shown_on, as_json)
     place = Path(directory).absolute() if directory else None
-    signal.signal(signal.SIGTERM, _terminated)
-    with watcher.shown():
+    with output.terminated_as_interrupted(), watcher.shown():
         outcome = run(Wishes(given, place, chaos=chaos, cluster=cluster, keep=keep), watcher)
     if as_json:
         output.print_json(report.as_json(outcome, given))
@@ -79,8 +76,3 @@ def console(as_json: bool) -> Console:
 
     made = Console(stderr=as_json)
     return made if made.is_terminal else Console(stderr=as_json, width=PLAIN_WIDTH, soft_wrap=True)
-
-
-def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends the job like Ctrl-C: with everything stopped."""
-    raise KeyboardInterrupt

@@ -14,12 +14,14 @@ import io
 import math
 import os
 import re
+import signal
 import sys
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -242,6 +244,20 @@ def run(call: Callable[[], Any], as_json: bool = False) -> int:
             traceback.print_exc()
         return _fail("Error", f"{type(error).__name__}: {error} (WARREN_DEBUG=1 shows where)", EXIT_ERROR)
     return result if isinstance(result, int) else 0
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends what runs here as Ctrl-C does: it stops what it began, and says what is left to do."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _drop_output() -> None:

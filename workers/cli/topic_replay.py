@@ -108,7 +108,7 @@ def replay_topic(
         plan = Plan.of(topic, _where("--start", start, topic), _where("--end", end, topic))
         bar = _Bar(plan.records, sys.stderr.isatty() and not as_json)
         try:
-            with bar as show:
+            with output.terminated_as_interrupted(), bar as show:
                 done = topic.replay(target, plan.first, plan.end, tags=tags or None, key=key, rate=rate, progress=show)
         except BaseException as error:
             if bar.last is not None or not isinstance(error, UsageError):  # else it would be refused again
