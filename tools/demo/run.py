@@ -75,10 +75,12 @@ class Outcome:
     published: int
     published_bytes: int
     publish_seconds: float
+    in_calls_seconds: float  #: of these, the longest that a producer was in Warren's calls
     received: int
     receive_seconds: float
     streamed: int
-    stream_seconds: float
+    spark_start_seconds: float
+    batches: list[stream.Batch]  #: those that had rows
     seconds: float
     spark_clients: list[str]
     killed: list[Killed]
@@ -166,7 +168,6 @@ class _Job:
         self.shares = [[AUDIT, MANIFESTS], [AUDIT, *parts]]
         self.started = time.monotonic()
         self.seconds: dict[str, float] = {}
-        self.first: dict[str, float] = {}
 
     def run(self) -> Outcome:
         """All of it."""
@@ -272,8 +273,6 @@ class _Job:
                     self.seconds["receive"] = now - self.publishing_since
                     for child in self.consumers:
                         child.finish()
-            if self.stream.is_done and "stream" not in self.seconds:
-                self.seconds["stream"] = now - self.first.get("session", self.publishing_since)
             all_done = self.stream.is_done and draining and all(child.is_done for child in self.consumers)
             if all_done and (self.chaos is None or not self.chaos.plan):
                 return
@@ -284,9 +283,9 @@ class _Job:
 
     def _stage_of_stream(self, fields: dict[str, Any]) -> None:
         if fields["stage"] == "session":
-            self.first["session"] = time.monotonic()
+            self.seconds["session"] = time.monotonic() - self.started
             self.progress.spark_up = True
-            self.watcher.stage(f"Spark {fields['version']} is up after {time.monotonic() - self.started:.0f} s")
+            self.watcher.stage(f"Spark {fields['version']} is up after {self.seconds['session']:.0f} s")
         else:
             self.restarts.append(fields["reason"])
             self.watcher.stage(f"the stream goes on from its checkpoint after: {fields['reason']}")
@@ -299,7 +298,7 @@ class _Job:
             sum(path.stat().st_size for path in self.record_files if path.exists()) // consumer.ROW.itemsize
         )
         progress.streamed = self.stream.heard.get("streamed", 0)
-        progress.batches = self.stream.heard.get("batches", 0)
+        progress.batches = len(self.stream.heard.get("batches", ()))
 
     def _do_chaos(self) -> None:
         assert self.chaos is not None
@@ -363,10 +362,12 @@ class _Job:
             published=self.progress.published,
             published_bytes=sum(child.heard.get("bytes", 0) for child in self.producers),
             publish_seconds=self.seconds["publish"],
+            in_calls_seconds=max(child.heard["publishing_seconds"] for child in self.producers),
             received=self.progress.received,
             receive_seconds=self.seconds["receive"],
             streamed=self.progress.streamed,
-            stream_seconds=self.seconds["stream"],
+            spark_start_seconds=self.seconds["session"],
+            batches=[(rows, ms) for rows, ms in self.stream.heard["batches"]],
             seconds=time.monotonic() - self.started,
             spark_clients=sorted(self.spark_clients),
             killed=self.chaos.done if self.chaos else [],

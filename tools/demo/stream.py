@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 CLUSTER = "local-cluster[2,1,1024]"
 MESSAGE_SCHEMA = "n BIGINT, key STRING, hour INT, value DOUBLE"
 RESTARTS_MAX = 5
+#: rows of a micro-batch, and the milliseconds that it took
+Batch = tuple[int, int]
 POLL_S = 0.1
 
 
@@ -116,7 +118,8 @@ def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
         link.symlink_to(fresh.name)
         os.replace(link, target)
 
-    rows = failures = 0
+    batches: list[Batch] = []
+    failures = 0
     while True:
         talk.listen()
         if talk.ended:
@@ -129,13 +132,13 @@ def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
             .trigger(availableNow=True)
             .start()
         )
-        before = rows
-        rows += _follow(query, rows, talk)
+        came = _follow(query, batches, talk)
+        batches += came
         problem = query.exception()
         if problem is None:
-            if rows == before:
+            if not came:
                 if last:
-                    return rows
+                    return sum(rows for rows, _ms in batches)
                 talk.listen(POLL_S)
             continue
         failures += 1
@@ -144,9 +147,9 @@ def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
             raise StoreError(f"the stream failed {failures} times, at last with: {problem}")
 
 
-def _follow(query: StreamingQuery, before: int, talk: Talk) -> int:
-    """Tell the parent about a query's batches until it ends; return how many rows they had."""
-    batches: dict[int, int] = {}
+def _follow(query: StreamingQuery, batches_before: list[Batch], talk: Talk) -> list[Batch]:
+    """Tell the parent about a query's batches until it ends; return those that had rows."""
+    batches: dict[int, tuple[int, int]] = {}
     ended = False
     while not ended:
         try:
@@ -154,14 +157,19 @@ def _follow(query: StreamingQuery, before: int, talk: Talk) -> int:
         except Exception as problem:  # noqa: BLE001 - whatever ended the query is in query.exception()
             ended = True
             print(problem, file=sys.stderr)
-        found = {progress.batchId: progress.numInputRows for progress in query.recentProgress}
+        found = {
+            progress.batchId: (progress.numInputRows, progress.durationMs.get("triggerExecution", 0))
+            for progress in query.recentProgress
+            if progress.numInputRows
+        }
         if found != batches:
             batches = found
-            talk.say(streamed=before + sum(batches.values()), batches=len(batches))
+            told = [*batches_before, *batches.values()]
+            talk.say(streamed=sum(rows for rows, _ms in told), batches=told)
         talk.listen()
         if talk.ended:
             query.stop()
-    return sum(batches.values())
+    return list(batches.values())
 
 
 def _last_line(text: str) -> str:
