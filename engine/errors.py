@@ -18,7 +18,8 @@ Error
 ├── TimedOut (TimeoutError)        the time given was not enough; says what it waited for
 ├── AckTimedOut                    an ack, nack or reject after the queue's ack_timeout: the message went back before
 ├── DataLoss                       messages of a topic that are wanted are gone: queue, wanted, minimum
-├── Fenced                         a reader of a group commits what lies in queues that are others' by now
+├── Fenced                         a reader of a group commits what lies in queues that are others' by now; a driver
+│                                  writes into a sink that another driver has by now
 ├── ClosedError                    you closed it, or the node was stopped in good order
 ├── PeerLost (ConnectionError)     a server died or is not running (retryable)
 │   └── NodeNotRunning
@@ -151,6 +152,8 @@ class DataLoss(Error):
 class Fenced(Error):
     """A reader of a group committed offsets of queues that it has lost: it stood still for too long, or somebody set
     the group's offsets. Nothing of the commit counts; who has the queues now reads on from what was committed before.
+
+    Or a driver of Spark writes into a sink after another one began to, on the same checkpoint. Nothing of it counts.
     """
 
 

@@ -50,8 +50,9 @@ def write_synced(path: Path, content: Buffer) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Make `content` the durable content of `path`; on an error the file is what it was before.
+def replace(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Make `content` the durable content of `path`; on an error the file is what it was before. `mode`: other than
+    what this process makes for others.
 
     Raises DiskFull, PermissionRefused, SyncFailed, StoreError.
     """
@@ -59,7 +60,7 @@ def replace(path: Path, content: bytes) -> None:
     syncing = False
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(new, flags, access.file_mode())
+        descriptor = os.open(new, flags, access.file_mode() if mode is None else mode)
         try:
             write_all(descriptor, content, 0)
             syncing = True

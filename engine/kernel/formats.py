@@ -20,6 +20,11 @@ What queues remember over a clean stop or a move is in sealed files: a seal, the
 the mark of a clean stop: format_version, node_id, server, `file` and `end` (where the journal ends), `queues`: id → (next
 sequence, terms). `segments/<queue>/terms` of a queue that was moved: format_version, node_id, server, queue, `next` sequence,
 `rows` (terms), `keys` (seen_key records). Its terms are the one thing on disk that is little-endian.
+
+Sinks have two kinds of files. `transactions/<sink>/state`: `{"crc32", "sink": {…}}`, the CRC over the bytes of the inner
+map (`engine/transactions/state.py`). `transactions/<sink>/staged/…`, a part: magic, salt:8, then frames MESSAGE without an
+id, `sequence` their number from 1, `extra` their rows, the body a msgpack array: destination [kind, name, id, queue], bodies, keys, tags, properties
+(`engine/transactions/parts.py`).
 """
 
 from __future__ import annotations
@@ -72,6 +77,11 @@ LISTED_INDEX = 3  # `segments/<queue>/<number>.idx`
 LISTED_TERMS = 4  # `segments/<queue>/terms`
 LISTED_SUBSCRIPTIONS = 5  # `subscriptions.json`
 LISTED_STORE = 6  # `<number>.rdq` of a store
+
+#: `state` of a sink; parts that its tasks stage
+SINK_VERSION = 1
+PART_MAGIC = b"WRNTXN01"
+PART_HEADER_BYTES = 16
 
 #: sealed files: the terms of all queues of a worker, and of a queue that was moved
 TERMS_MAGIC = b"WRNTERM1"

@@ -12,6 +12,7 @@ from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 STORES = "store"  #: the folder of both stores, in the data directory
 QUEUES = "queues"  #: the folder of those of the queue workers
 TOPICS = "topics"  #: the folder of the topic worker
+TRANSACTIONS = "transactions"  #: the folder of sinks
 STORE_FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
 
 

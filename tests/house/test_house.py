@@ -319,9 +319,18 @@ IMPORTS = {
     "warren/engine/queues/a.py": "import warren.engine.store.a",
     "warren/engine/topics/a.py": "import warren.engine.queues.a",
     "warren/engine/topics/b.py": "import warren.engine.catalog.a",
+    "warren/engine/transactions/a.py": "import warren.engine.topics.a",
+    "warren/engine/transactions/b.py": "import warren.engine.catalog.a",
 }
 #: what the contracts name
-ENGINE_ROOMS = ("engine/kernel", "engine/catalog", "engine/store", "engine/queues", "engine/topics")
+ENGINE_ROOMS = (
+    "engine/kernel",
+    "engine/catalog",
+    "engine/store",
+    "engine/queues",
+    "engine/topics",
+    "engine/transactions",
+)
 MODULES = ("engine/config.py", "engine/errors.py", "engine/saying.py")
 
 

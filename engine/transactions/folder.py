@@ -1,0 +1,172 @@
+"""Where the files of sinks lie, what they are called, and the lock of a sink.
+
+    DIR/transactions/<sink>/lock       flock of who changes the sink; the kernel frees it
+    DIR/transactions/<sink>/state      the commit record (state.py)
+    DIR/transactions/<sink>/staged/    parts (parts.py): <owner>.<batch>.<partition>.<attempt>
+    DIR/transactions/.gone-<random>    a sink that was forgotten; what a crash left of it goes with the next one
+
+The owner of a part is the query of a stream, or the id of a write that is no stream. Modes are those of the data
+directory: what a group may use, its members may write into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from warren.engine.errors import InvalidName, TimedOut
+from warren.engine.kernel import atomic_file
+from warren.engine.kernel.paths import TRANSACTIONS
+from warren.engine.saying import shown
+
+NAME_MAX = 100
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_OWNER = re.compile(r"[0-9A-Za-z-]{1,64}")
+_GONE = ".gone-"
+#: how often a lock is tried for
+_TRY_S = 0.005
+
+
+def checked_sink(name: str) -> str:
+    """The name of a sink. Raises InvalidName."""
+    if not _NAME.fullmatch(name) or len(name) > NAME_MAX:
+        raise InvalidName(
+            f"a sink is called by 1 to {NAME_MAX} of A-Z a-z 0-9 . _ -, and not with a dot or a dash first, "
+            f"not {shown(name)}"
+        )
+    return name
+
+
+class PartName(NamedTuple):
+    """What the name of a part says."""
+
+    owner: str
+    batch: int
+    partition: int
+    attempt: str
+
+    @classmethod
+    def new(cls, owner: str, batch: int, partition: int) -> Self:
+        """A name that no other part has, not even one of the same task."""
+        return cls(owner, batch, partition, secrets.token_hex(8))
+
+    @classmethod
+    def of(cls, name: str) -> Self | None:
+        """None: it is not the name of a part."""
+        owner, _, rest = name.partition(".")
+        found = re.fullmatch(r"(\d{1,19})\.(\d{1,10})\.([0-9a-f]{16})", rest)
+        return cls(owner, int(found[1]), int(found[2]), found[3]) if found and _OWNER.fullmatch(owner) else None
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.batch}.{self.partition}.{self.attempt}"
+
+
+@dataclass(frozen=True)
+class SinkFolder:
+    """The folder of one sink."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, directory: Path, name: str) -> Self:
+        return cls(directory / TRANSACTIONS / checked_sink(name))
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def staged(self) -> Path:
+        return self.path / "staged"
+
+    @property
+    def file_mode(self) -> int:
+        """As the data directory: for a group, too, or for its owner alone."""
+        return 0o600 | (0o060 if os.stat(self.path.parent.parent).st_mode & 0o020 else 0)
+
+    def make(self) -> None:
+        """Make it, durably, if it is not there. Raises StoreError and its kinds."""
+        with atomic_file.file_explained(f"cannot make {self.path}"):
+            for path in (self.path.parent, self.path, self.staged):
+                if not path.is_dir():
+                    with contextlib.suppress(FileExistsError):
+                        path.mkdir(0o700)
+                        if self.file_mode & 0o060:
+                            path.chmod(0o2770)
+                atomic_file.sync_directory(path.parent)  # also of one that a killed process made
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float) -> Iterator[None]:
+        """Alone with the sink. Raises TimedOut, StoreError (it is not there, among others)."""
+        deadline = time.monotonic() + timeout_s
+        while (descriptor := self._lock()) < 0:
+            if time.monotonic() >= deadline:
+                raise TimedOut(
+                    f"sink {self.name!r} was busy for {timeout_s:g} s: another process commits to it, or finishes a "
+                    "batch; wait, or raise the timeout"
+                )
+            time.sleep(_TRY_S)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self) -> int:
+        """The descriptor that holds the lock, -1: others do."""
+        with atomic_file.file_explained(f"cannot lock {self.lock}"):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self.lock, flags, self.file_mode)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), os.stat(self.lock)):  # else that sink was forgotten meanwhile
+                    descriptor, kept = -1, descriptor
+                    return kept
+            except BlockingIOError:
+                pass
+            finally:
+                if descriptor >= 0:
+                    os.close(descriptor)
+        return -1
+
+    def parts(self) -> list[tuple[PartName, Path]]:
+        """All parts that are there, named by a commit or not."""
+        try:
+            found = sorted(os.listdir(self.staged))
+        except FileNotFoundError:
+            return []
+        return [(name, self.staged / each) for each in found if (name := PartName.of(each)) is not None]
+
+    def remove(self) -> None:
+        """The sink goes, in one step for who looks; what a crash leaves goes when the next one is removed."""
+        gone = self.path.with_name(_GONE + secrets.token_hex(8))
+        with atomic_file.file_explained(f"cannot remove {self.path}"):
+            self.path.rename(gone)
+            atomic_file.sync_directory(gone.parent)
+            for path in gone.parent.glob(_GONE + "*"):
+                shutil.rmtree(path)
+
+
+def sinks(directory: Path) -> list[SinkFolder]:
+    """All sinks of a data directory."""
+    try:
+        found = sorted(os.listdir(directory / TRANSACTIONS))
+    except FileNotFoundError:
+        return []
+    return [SinkFolder(directory / TRANSACTIONS / name) for name in found if _NAME.fullmatch(name)]

@@ -1,0 +1,324 @@
+"""Sinks of a node: what engine/transactions commits is appended to topics, and put into queues, through a client.
+
+Each use has an attachment of its own: so who comes next can wait for the end of this one, and what it had submitted is
+executed by then (`Targets.settle`), whether this process was killed or not. Within one attachment appends to a queue
+are executed in their order, and after the first error nothing is appended any more: handles are renewed when the
+catalog changed, never when the attachment did.
+
+Crash points: docs/design/031-transactions.md §4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from warren.engine import _core
+from warren.engine._core import AttachmentLost, Confirm, Record
+from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.errors import (
+    ClosedError,
+    Error,
+    PeerLost,
+    QueueNotFound,
+    StoreError,
+    TimedOut,
+    TopicNotFound,
+    UsageError,
+)
+from warren.engine.saying import command, counted, shown
+from warren.engine.transactions.parts import Destination, Part, Rows
+from warren.engine.transactions.sink import Batch, Mark, Sink
+from warren.engine.transactions.state import Pending, Place, Roller
+from warren.ipc.superblock import FREE
+from warren.workers.client.told import Told
+from warren.workers.faces.node import Node, attach, client_of
+from warren.workers.faces.queues import Queue
+from warren.workers.faces.topic_reading import ReadStatus, TopicReading
+
+#: the property by which messages of a transaction are known
+PROPERTY = "WARREN_SINK"
+#: the shortest window of deduplication of a queue that takes transactions
+WINDOW_MIN_S = 60.0
+#: so much earlier than the window ends nobody relies on it any more
+WINDOW_MARGIN_S = 5.0
+#: what is read at once when messages are counted
+READ_ROWS, READ_BYTES = 4096, 16 << 20
+_LOOK_S = 0.002
+_AGAIN_S = 0.1
+_END = frozenset({ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE})
+_SYNCED = _core.LEVEL_SYNCED
+
+
+# -- what may be written to -------------------------------------------------------------------------------------------
+
+
+def topic_of(catalog: Catalog, name: str) -> tuple[int, int]:
+    """The id of a topic that takes transactions, and how many queues it has. Raises TopicNotFound, UsageError."""
+    found = catalog.topics.get(name)
+    if found is None:
+        raise TopicNotFound(f"there is no topic {shown(name)}: declare it first, with node.topic({name!r}, queues=…)")
+    if found.compacted:
+        raise UsageError(
+            f"topic {name!r} is compacted, so nobody could tell after a crash which messages of a batch are in it: "
+            "write to it with delivery=direct (a message that comes twice is the newest of its key all the same)"
+        )
+    return found.id, found.queues
+
+
+def queue_of(catalog: Catalog, name: str) -> int:
+    """The lasting id of a queue that takes transactions. Raises QueueNotFound, UsageError."""
+    found: QueueDeclaration = catalog.queue(name)
+    window = found.policy.deduplication_window
+    if not found.durable or window is None or window < WINDOW_MIN_S:
+        raise UsageError(
+            f"queue {name!r} has no deduplication_window of at least {WINDOW_MIN_S:g} s, or is not durable: after a "
+            "crash nobody could tell which messages of a batch were in it. Declare it durable with a window that is "
+            "longer than a driver may be down in the middle of a batch (deduplication_window=86400), or write with "
+            "delivery=direct"
+        )
+    return found.lasting_id
+
+
+# -- topics and queues for one client ---------------------------------------------------------------------------------
+
+
+class NodeTargets:
+    """`engine.transactions.sink.Targets` for a node: with NodeTargets(path, timeout_s, name) as targets: …"""
+
+    def __init__(self, path: str | Path, timeout_s: float, name: str) -> None:
+        """Attach. `timeout_s`: of each wait. Raises what warren.attach raises."""
+        self._path = Path(path)
+        self._timeout_s = timeout_s
+        self._node: Node = attach(path, timeout=timeout_s, name=name)
+        self._client = client_of(self._node)
+        self._attachment = self._client.attachment()
+        self._handles: dict[Destination, _core.TopicHandle] = {}
+        self._flying: list[tuple[Destination, Confirm[Any]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._node.close()
+
+    def me(self) -> Roller:
+        slot = self._attachment.slot
+        return Roller(slot.slot, slot.client_epoch, slot.pid, slot.start_time)
+
+    def settle(self, roller: Roller) -> None:
+        """Wait until the servers are done with that client: its slot is free, or another's."""
+        deadline = time.monotonic() + self._timeout_s
+        while roller != self.me():
+            view = self._attachment.superblock.slot(roller.slot)
+            there = (view.client_epoch, view.pid, view.start_time) == (roller.epoch, roller.pid, roller.start_time)
+            if view.state == FREE or not there:
+                return
+            if time.monotonic() >= deadline:
+                raise TimedOut(
+                    f"process {roller.pid}, which has begun to append a batch of this sink, was still attached after "
+                    f"{self._timeout_s:g} s (client slot {roller.slot} of {command('status', self._path, '--all')}): "
+                    "what it has submitted may still come; end it, or wait"
+                )
+            time.sleep(_LOOK_S)
+
+    def begin(self, destination: Destination) -> int:
+        """The end of the queue of a topic; 0 for a queue."""
+        self._check(destination)
+        return self._reading(destination).offsets(destination.queue)[1] if destination.kind == "topic" else 0
+
+    def _check(self, destination: Destination) -> None:
+        """Raises TopicNotFound, QueueNotFound, UsageError."""
+        catalog, name = self._client.catalog(), destination.name
+        if destination.kind == "topic":
+            if topic_of(catalog, name)[0] != destination.id:
+                raise TopicNotFound(f"topic {name!r} was deleted and declared again while rows for it were staged")
+        elif queue_of(catalog, name) != destination.id:
+            raise QueueNotFound(f"queue {name!r} was deleted and declared again while rows for it were staged")
+
+    def _reading(self, destination: Destination) -> TopicReading:
+        return TopicReading(self._client, self._client.catalog().topic(destination.name))
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def present(self, place: Place, mark: Mark, progressed: float, again: bool) -> tuple[int, int]:
+        """Topics: count the messages with the property of the transaction. Queues: those that are confirmed, if the
+        window lets the others be put again."""
+        if place.done == place.messages:
+            return place.done, place.start
+        self._check(place.destination)
+        if place.destination.kind == "topic":
+            return self._counted(place, mark, again)
+        queue = self._client.catalog().queue(place.destination.name)
+        window = queue.policy.deduplication_window or 0.0
+        if not again and not 0 <= time.time() - progressed <= window - WINDOW_MARGIN_S:
+            raise self._doubt(
+                place, mark, f"its deduplication_window of {window:g} s has passed since the batch was interrupted"
+            )
+        return place.done, place.start
+
+    def _doubt(self, place: Place, mark: Mark, why: str) -> StoreError:
+        finish = command("transactions", self._path, "--finish", mark.sink)
+        left = counted(place.messages - place.done, "message")
+        what = f"{place.destination.kind} {place.destination.name!r}"
+        return StoreError(
+            f"nobody can say which of {left} of transaction {mark.number} of sink {mark.sink!r} are in {what}: {why}. "
+            f"{finish} --again appends those of the last step (8 MiB at most) again, which may double them; "
+            f"{command('transactions', self._path, '--forget', mark.sink, '--force')} gives the batch up"
+        )
+
+    def _counted(self, place: Place, mark: Mark, again: bool) -> tuple[int, int]:
+        """The count of the batch's messages in a queue of a topic, and the offset behind the last of them."""
+        reading, queue = self._reading(place.destination), place.destination.queue
+        at = start = place.start
+        count, gap, groups, last = place.done, False, 0, -1
+        begins = mark.property(0)[:-1]
+        while True:
+            found = reading.read(queue, at, READ_ROWS, READ_BYTES)
+            for record in found.records:
+                n = _number(record, begins)
+                if n is None:
+                    continue
+                if n != last:
+                    if n != count and not (gap and n > count):
+                        raise self._doubt(place, mark, f"{count} are there before one that says that there are {n}")
+                    count, last, groups = n, n, groups + 1
+                count += 1
+                start = record.offset + 1
+            if found.status in _END:
+                break
+            if found.status == ReadStatus.OFFSET_OVERFLOW_BADLY:
+                raise self._doubt(place, mark, f"queue {queue} ends at {found.next_offset}, and had {at} messages")
+            if found.status != ReadStatus.FOUND:
+                gap, last = True, -1
+            at = found.next_offset
+        # Behind a gap the first group may lack some at its begin; a later one says how many there were.
+        if gap and groups < 2 and not again:
+            raise self._doubt(place, mark, f"messages of queue {queue} from offset {place.start} on were removed")
+        return count, start
+
+    # -- appending -----------------------------------------------------------------------------------------------
+
+    def append(self, rows: Rows, mark: Mark, n: int) -> None:
+        """Submit rows; `flush` waits for them. Raises StoreError and its kinds, PeerLost, TimedOut."""
+        if rows.destination.kind == "topic":
+            self._flying.append((rows.destination, self._append(rows, mark, n)))
+        else:
+            self._flying.append((rows.destination, self._put(rows, mark, n)))
+
+    def _append(self, rows: Rows, mark: Mark, n: int) -> Confirm[Any]:
+        destination, value = rows.destination, mark.property(n)
+        properties: Any = {PROPERTY: value}
+        if rows.properties is not None:
+            properties = [{**(each or {}), PROPERTY: value} for each in rows.properties]
+        while True:
+            handle = self._handles.get(destination) or self._renewed(destination)
+            try:
+                told = Told(rows.keys, rows.tags, properties, destination.queue)
+                confirm = handle.append_many(rows.bodies, *told, _SYNCED, self._timeout_s, False)
+            except AttachmentLost:  # nothing was submitted
+                del self._handles[destination]
+            else:
+                assert isinstance(confirm, Confirm)
+                return confirm
+
+    def _renewed(self, destination: Destination) -> _core.TopicHandle:
+        handle, declared = self._client.topic_handle(destination.name)
+        self._check_attached()
+        if declared.id != destination.id:
+            raise TopicNotFound(f"topic {destination.name!r} was deleted and declared again in the middle of a batch")
+        self._handles[destination] = handle
+        return handle
+
+    def _check_attached(self) -> None:
+        if self._client.attached is not self._attachment or self._attachment.core.over:
+            raise PeerLost("the node was stopped or started anew in the middle of a batch")
+
+    def _put(self, rows: Rows, mark: Mark, n: int) -> Confirm[Any]:
+        queue = Queue(self._client, self._client.catalog().queue(rows.destination.name))
+        if self._client.catalog().queue(rows.destination.name).lasting_id != rows.destination.id:
+            raise QueueNotFound(
+                f"queue {rows.destination.name!r} was deleted and declared again in the middle of a batch"
+            )
+        confirm = queue.put_many(
+            rows.bodies,
+            "synced",
+            wait=False,
+            timeout=self._timeout_s,
+            headers=rows.properties,
+            message_id=[mark.message_id(n + i) for i in range(len(rows.bodies))],
+        )
+        assert confirm is not None
+        return confirm
+
+    def flush(self) -> dict[Destination, int]:
+        """Wait for all that was submitted; returns the offset behind it, of each queue of a topic."""
+        flying, self._flying = self._flying, []
+        ends: dict[Destination, int] = {}
+        deadline = time.monotonic() + self._timeout_s
+        for destination, confirm in flying:
+            found = confirm.result(max(0.0, deadline - time.monotonic()))
+            if destination.kind == "topic":
+                ends[destination] = found[-1].offset + 1
+        self._check_attached()
+        return ends
+
+
+def _number(record: Record, begins: str) -> int | None:
+    """Before how many messages of the transaction it says that it was appended; None: it is none of it."""
+    value = record.properties.get(PROPERTY)
+    if value is None or not value.startswith(begins):
+        return None
+    rest = value[len(begins) :]
+    return int(rest) if rest.isdecimal() else None
+
+
+# -- for who commits --------------------------------------------------------------------------------------------------
+
+
+def sink_of(path: str | Path, name: str, timeout_s: float) -> Sink:
+    """A sink of a data directory. Raises InvalidName, NodeNotRunning (it is no data directory), StoreError."""
+    directory = NodeDirectory(path)
+    return Sink(directory.path, name, directory.read().node_id, timeout_s)
+
+
+def commit(path: str | Path, sink: Sink, batch: Batch, parts: Sequence[Part], timeout_s: float, name: str) -> bool:
+    """Commit a batch, and append it; false: it was committed before. A node that is stopped, killed or started anew
+    meanwhile is waited for, for `timeout_s`.
+
+    Raises what Sink.commit raises. An error of a write that is no stream says if it is committed all the same.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with NodeTargets(path, timeout_s, name) as targets:
+                if batch.number is None and sink.committed(batch):
+                    sink.finish(targets)
+                    return True
+                return sink.commit(batch, parts, targets)
+        except (PeerLost, ClosedError):
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_AGAIN_S)
+        except Error as error:
+            with suppress(Error):
+                if batch.number is None and sink.committed(batch):
+                    finish = command("transactions", path, "--finish", sink.folder.name)
+                    error.add_note(
+                        f"the write is committed, and not all of it is there yet: do not write it again; {finish}, or "
+                        "the next write with this sinkId, finishes it"
+                    )
+            raise
+
+
+def finish(path: str | Path, sink: Sink, timeout_s: float, name: str, again: bool = False) -> Pending | None:
+    """Append what is committed and not there yet; returns what it was. Raises what Sink.finish raises."""
+    with NodeTargets(path, timeout_s, name) as targets:
+        return sink.finish(targets, again)
