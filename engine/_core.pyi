@@ -1366,6 +1366,10 @@ class QueueEngine:
     @staticmethod
     def encode_entries(rows: Buffer, salt: int, /) -> bytes: ...
     @staticmethod
+    def check_entries(entries: Buffer, salt: int, queue: int, first: int, /) -> bytes:
+        """What entries of a segment are, from sequence `first` on, one byte each: 0 empty, 1 a message, 2 neither."""
+
+    @staticmethod
     def look_at_rows(rows: Buffer, /) -> tuple[int, int, bool]:
         """(how many have their body in the journal file; bytes of their frames; whether each frame is named once).
         If not, the bytes are those of the longest run of different frames."""
@@ -1638,6 +1642,17 @@ class Record:
     @property
     def reconsume_times(self) -> int:
         """How often it was delivered and failed before."""
+
+def log_rows(buffer: Buffer, at: int, position: int, checks: int, /) -> tuple[Memory, int, int, int, str]:
+    """(log_row records of engine/kernel/rows.py, end, what begins there as of record_scan, size of a blank one, word).
+    The buffer's first byte is byte `position` of the log; it has less than 4 GiB.
+    """
+
+def gather(buffer: Buffer, places: Buffer, lengths: Buffer, /) -> tuple[Memory, Memory]:
+    """Parts of a buffer, given as u32, one behind the other: (where each ends, as Arrow has it, the bytes)."""
+
+def property_pairs(buffer: Buffer, places: Buffer, lengths: Buffer, /) -> tuple[Memory, Memory, Memory, Memory, Memory]:
+    """Properties of records but KEYS and TAGS: (ends of the lists, ends of names, names, ends of values, values)."""
 
 def topic_hold(superblock: Buffer, slot: int, word: int, /) -> None:
     """The client of this slot holds what lies in the log of topics at position word - 1 and behind it; 0: nothing."""

@@ -28,5 +28,6 @@ int wr_bind_topic_record(PyObject *module); /* Record */
 int wr_bind_topic_reader(PyObject *module); /* TopicReader */
 int wr_bind_topic_watch(PyObject *module);  /* TopicWatch */
 int wr_bind_compacted(PyObject *module);    /* binding/compacted_files.c: files of newest messages */
+int wr_bind_log_rows(PyObject *module);     /* binding/topic_log_rows.c: the topics' log as rows and columns */
 int wr_bind_topic_check(PyObject *module);  /* binding/topic_check.c: topics' files, examined and made again */
 #endif

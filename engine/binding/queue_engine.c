@@ -905,6 +905,33 @@ static PyObject *engine_encode_entries(PyObject *self, PyObject *args) {
     return bytes;
 }
 
+/* What entries of a segment are, one byte each: 0 empty, 1 a message, 2 neither. */
+static PyObject *engine_check_entries(PyObject *self, PyObject *args) {
+    Py_buffer entries;
+    unsigned long long salt, first;
+    unsigned int queue;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*KIK", &entries, &salt, &queue, &first)) return NULL;
+    const uint64_t n = (uint64_t)entries.len / WR_QUEUE_SEGMENT_ENTRY_SIZE;
+    PyObject *kinds = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n);
+    if (kinds) {
+        char *to = PyBytes_AS_STRING(kinds); /* nobody else has seen it yet */
+        Py_BEGIN_ALLOW_THREADS
+        static const uint8_t empty[WR_QUEUE_SEGMENT_ENTRY_SIZE];
+        const uint32_t seed = wr_segment_seed(salt, queue);
+        for (uint64_t i = 0; i < n; i++) {
+            const uint8_t *at = (const uint8_t *)entries.buf + i * WR_QUEUE_SEGMENT_ENTRY_SIZE;
+            wr_entry entry;
+            uint64_t due;
+            if (!memcmp(at, empty, sizeof empty)) to[i] = 0;
+            else to[i] = wr_segment_decode(at, seed, first + i, &entry, &due) ? 1 : 2;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&entries);
+    return kinds;
+}
+
 /* Rows of a flush; -1 with an exception when they are none. */
 static int rows_of(PyObject *object, int flags, Py_buffer *rows, uint64_t *n) {
     if (PyObject_GetBuffer(object, rows, flags)) return -1;
@@ -1086,6 +1113,7 @@ static PyMethodDef engine_methods[] = {
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},
+    {"check_entries", engine_check_entries, METH_VARARGS | METH_STATIC, NULL},
     {"look_at_rows", engine_look_at_rows, METH_O | METH_STATIC, NULL}, {"place_rows", engine_place_rows, METH_VARARGS | METH_STATIC, NULL},
     {"groups_of_rows", engine_groups_of_rows, METH_O | METH_STATIC, NULL}, {"write_rows", engine_write_rows, METH_VARARGS | METH_STATIC, NULL},
     M(sync, METH_VARARGS), M(position, METH_NOARGS), M(all_durable, METH_NOARGS), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};

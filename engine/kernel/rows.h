@@ -47,6 +47,56 @@ _Static_assert(offsetof(wr_segment_ack, first) == 8, "wr_segment_ack.first");
 _Static_assert(offsetof(wr_segment_ack, token) == 16, "wr_segment_ack.token");
 _Static_assert(offsetof(wr_segment_ack, file) == 24, "wr_segment_ack.file");
 
+/* One record found in a part of the topics' commit log. Places are in that part; 0: there is none. */
+typedef struct {
+    uint64_t position; /* of the record in the log */
+    uint64_t queue_offset; /* n-th message of its queue */
+    uint64_t born_timestamp; /* milliseconds since 1970 */
+    uint64_t store_timestamp; /* milliseconds since 1970 */
+    uint64_t prepared; /* prepared_transaction_offset */
+    uint64_t tags_code; /* what a consume queue has of its tag */
+    uint32_t size; /* bytes of the record */
+    uint32_t queue_id; /* queue of the topic */
+    uint32_t flag; /* id of the topic */
+    uint32_t sys_flag; /* SYS_… */
+    uint32_t reconsume_times; /* deliveries that failed before */
+    uint32_t body_at; /* where the body begins */
+    uint32_t body_length; /* bytes of the body */
+    uint32_t topic_at; /* where the topic begins */
+    uint32_t properties_at; /* where the properties begin */
+    uint32_t keys_at; /* where the value of KEYS begins */
+    uint32_t tag_at; /* where the value of TAGS begins */
+    uint16_t topic_length; /* bytes of the topic */
+    uint16_t properties_length; /* bytes of the properties */
+    uint16_t keys_length; /* bytes of KEYS */
+    uint16_t tag_length; /* bytes of TAGS */
+    uint8_t commit; /* 1: it ends a commit */
+    uint8_t pad0_[3];
+} wr_log_row;
+_Static_assert(sizeof(wr_log_row) == 104, "wr_log_row");
+_Static_assert(offsetof(wr_log_row, position) == 0, "wr_log_row.position");
+_Static_assert(offsetof(wr_log_row, queue_offset) == 8, "wr_log_row.queue_offset");
+_Static_assert(offsetof(wr_log_row, born_timestamp) == 16, "wr_log_row.born_timestamp");
+_Static_assert(offsetof(wr_log_row, store_timestamp) == 24, "wr_log_row.store_timestamp");
+_Static_assert(offsetof(wr_log_row, prepared) == 32, "wr_log_row.prepared");
+_Static_assert(offsetof(wr_log_row, tags_code) == 40, "wr_log_row.tags_code");
+_Static_assert(offsetof(wr_log_row, size) == 48, "wr_log_row.size");
+_Static_assert(offsetof(wr_log_row, queue_id) == 52, "wr_log_row.queue_id");
+_Static_assert(offsetof(wr_log_row, flag) == 56, "wr_log_row.flag");
+_Static_assert(offsetof(wr_log_row, sys_flag) == 60, "wr_log_row.sys_flag");
+_Static_assert(offsetof(wr_log_row, reconsume_times) == 64, "wr_log_row.reconsume_times");
+_Static_assert(offsetof(wr_log_row, body_at) == 68, "wr_log_row.body_at");
+_Static_assert(offsetof(wr_log_row, body_length) == 72, "wr_log_row.body_length");
+_Static_assert(offsetof(wr_log_row, topic_at) == 76, "wr_log_row.topic_at");
+_Static_assert(offsetof(wr_log_row, properties_at) == 80, "wr_log_row.properties_at");
+_Static_assert(offsetof(wr_log_row, keys_at) == 84, "wr_log_row.keys_at");
+_Static_assert(offsetof(wr_log_row, tag_at) == 88, "wr_log_row.tag_at");
+_Static_assert(offsetof(wr_log_row, topic_length) == 92, "wr_log_row.topic_length");
+_Static_assert(offsetof(wr_log_row, properties_length) == 94, "wr_log_row.properties_length");
+_Static_assert(offsetof(wr_log_row, keys_length) == 96, "wr_log_row.keys_length");
+_Static_assert(offsetof(wr_log_row, tag_length) == 98, "wr_log_row.tag_length");
+_Static_assert(offsetof(wr_log_row, commit) == 100, "wr_log_row.commit");
+
 /* One entry of a queue on its way to a segment. No byte without a field: numpy does not copy what none covers. To stand behind the definition of wr_segment_row. */
 #define WR_SEGMENT_ROW_AGREES \
     _Static_assert(offsetof(wr_segment_row, queue) == 0, "wr_segment_row.queue"); \

@@ -63,8 +63,38 @@ SEGMENT_ACK = Struct(
     ),
 )
 
+LOG_ROW = Struct(
+    "log_row",
+    104,
+    "One record found in a part of the topics' commit log. Places are in that part; 0: there is none.",
+    (
+        Field("position", 0, "u64", "of the record in the log"),
+        Field("queue_offset", 8, "u64", "n-th message of its queue"),
+        Field("born_timestamp", 16, "u64", "milliseconds since 1970"),
+        Field("store_timestamp", 24, "u64", "milliseconds since 1970"),
+        Field("prepared", 32, "u64", "prepared_transaction_offset"),
+        Field("tags_code", 40, "u64", "what a consume queue has of its tag"),
+        Field("size", 48, "u32", "bytes of the record"),
+        Field("queue_id", 52, "u32", "queue of the topic"),
+        Field("flag", 56, "u32", "id of the topic"),
+        Field("sys_flag", 60, "u32", "SYS_…"),
+        Field("reconsume_times", 64, "u32", "deliveries that failed before"),
+        Field("body_at", 68, "u32", "where the body begins"),
+        Field("body_length", 72, "u32", "bytes of the body"),
+        Field("topic_at", 76, "u32", "where the topic begins"),
+        Field("properties_at", 80, "u32", "where the properties begin"),
+        Field("keys_at", 84, "u32", "where the value of KEYS begins"),
+        Field("tag_at", 88, "u32", "where the value of TAGS begins"),
+        Field("topic_length", 92, "u16", "bytes of the topic"),
+        Field("properties_length", 94, "u16", "bytes of the properties"),
+        Field("keys_length", 96, "u16", "bytes of KEYS"),
+        Field("tag_length", 98, "u16", "bytes of TAGS"),
+        Field("commit", 100, "u8", "1: it ends a commit"),
+    ),
+)
+
 # fmt: on
-STRUCTS = (FRAME_ROW, SEGMENT_ACK)
+STRUCTS = (FRAME_ROW, SEGMENT_ACK, LOG_ROW)
 #: structures that C writes by hand, because a part of them is another structure, with the C names of fields that have
 #: other ones; the header has what proves that both agree, WR_<NAME>_AGREES
 WITHIN = (

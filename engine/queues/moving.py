@@ -143,15 +143,22 @@ class Source:
         """Instead of `read`: of each queue that outlives the node the ids of messages whose bodies are in the message
         store, piece by piece. What is damaged is left out: who checks names it elsewhere. Raises FormatVersionError,
         StoreError."""
+        by_id = {item.id: item for item in self.declared}
+        for id, table in self.rows(BATCH_ROWS):
+            ids = table["id"][table["where"] == LOCATION_STORE]
+            if len(ids):
+                yield by_id[id], np.ascontiguousarray(ids).view(np.dtype((np.bytes_, 16)))
+
+    def rows(self, count: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Instead of `read`: of each queue that outlives the node its messages (rows.SEGMENT_ROW; `where` their bodies
+        lie), up to `count` at a time. What is damaged is left out. Raises FormatVersionError, StoreError."""
         self._load()
         for item in self.declared:
             at, next = 0, self._engine.stats(item.id)[8]
             while item.outlives_node and at < next:
-                rows, at = self._engine.export_queue(item.id, at, BATCH_ROWS)
-                table = np.frombuffer(rows, dtype=ROW)
-                ids = table["id"][table["where"] == LOCATION_STORE]
-                if len(ids):
-                    yield item, np.ascontiguousarray(ids).view(np.dtype((np.bytes_, 16)))
+                rows, at = self._engine.export_queue(item.id, at, count)
+                if rows:
+                    yield item.id, np.frombuffer(rows, dtype=ROW)
 
     def _load(self) -> list[str]:
         """Fill the engine; returns what is damaged, for people."""

@@ -42,13 +42,14 @@ GATEWAY_END_S = 20.0
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("warren")` with a session, for reading and writing, batch and stream.
+    """Register `format("warren")` with a session, for reading and writing, batch and stream, and "warren-files".
 
     Each Python worker of the session attaches to a node when it first needs it, as a client named
     `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Raises
     UsageError for a Spark Connect session, whose workers are elsewhere.
     """
     from warren.workers.spark.data_source import WarrenDataSource
+    from warren.workers.spark.files.source import FilesDataSource
 
     try:
         context = spark.sparkContext
@@ -61,6 +62,7 @@ def register(spark: SparkSession) -> None:
     if "PYSPARK_PYTHON" not in os.environ and context.getConf().get("spark.pyspark.python") is None:
         context.pythonExec = sys.executable  # PySpark would take any `python3` of the PATH, where Warren may not be
     spark.dataSource.register(WarrenDataSource)
+    spark.dataSource.register(FilesDataSource)
 
 
 def check_spark() -> None:
