@@ -4,6 +4,7 @@ Method: a directory is written by a node, stopped, and read; then copies are dam
 cut, removed, replaced by others) and read again. Bytes of rows add up to the sizes of files, whatever is in them.
 """
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from warren.engine.errors import CorruptRecord, NodeNotRunning, UsageError
+from warren.engine.errors import CorruptRecord, NodeNotRunning, StoreError, UsageError
 from warren.engine.topics.formats import CONSUME_QUEUE_UNIT
+from warren.workers.spark.files import queues
 from warren.workers.spark.files.options import FilesOptions
 from warren.workers.spark.files.source import FilesDataSource
 
@@ -155,6 +157,33 @@ def test_beside_a_running_node(directory: Path, copy: Path) -> None:
     with RealNode(copy, workers=1):
         assert rows(copy, "messages", "queue", "sequence") == before
         assert len([row for row in rows(copy, "log", "kind") if row["kind"] == "record"]) == written.RECORDS
+
+
+def test_a_worker_that_moves_rows_is_read_again(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until nothing has moved meanwhile. Of a stopped one a file that is not there is an error at once."""
+    before = rows(copy, "messages", "queue", "sequence")
+    real, moves = queues.Source.rows, [1, 0]
+
+    def moving(source: queues.Source, most: int) -> Any:
+        move = moves.pop() if moves else None
+        if move == 0:
+            raise StoreError("cannot read") from FileNotFoundError()
+        found = list(real(source, most))
+        if move == 1:
+            with open(source.folder.files, "ab") as register:
+                register.write(bytes(48))
+            return iter(found[:1])
+        return iter(found)
+
+    monkeypatch.setattr(queues.Source, "rows", moving)
+    with pytest.raises(StoreError, match="cannot read"):
+        rows(copy, "messages", "queue", "sequence")
+    moves[:] = [1, 0]
+    running = reader(copy, files="messages")
+    running.directory = dataclasses.replace(running.directory, running=True)
+    found = [row for part in running.partitions() for batch in running.read(part) for row in batch.to_pylist()]
+    assert [(row["queue"], row["sequence"]) for row in found] == [(row["queue"], row["sequence"]) for row in before]
+    assert not moves
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------

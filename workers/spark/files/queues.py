@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from warren.engine import _core
+from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
 from warren.engine.kernel import atomic_file, file_register, segment
 from warren.engine.kernel.formats import (
@@ -38,6 +39,7 @@ from warren.workers.spark.files.reading import Gone, opened, read_at
 _ENTRY = np.dtype(QUEUE_SEGMENT_ENTRY.columns())
 _IN_STORE = PROTOCOL["LOCATION_STORE"]
 _EMPTY, _LIVE, _BAD = range(3)
+TRIES = 10  #: to read a worker's files while it moves rows between them
 
 
 # ---- entries --------------------------------------------------------------------------------------------------------
@@ -204,12 +206,39 @@ class MessageReader:
         """The messages of a worker. Raises FormatVersionError, StoreError."""
         worker = int(part.more["worker"])
         declared = [queue for queue in self.directory.queues if queue.worker == worker]
+        names = self.directory.queue_names()
+        for queue, rows in self._found(worker, declared):
+            yield self._messages(part, names[queue], queue, worker, rows)
+
+    def _found(self, worker: int, declared: list[QueueDeclaration]) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Rows by queue."""
+        if not self.directory.running:
+            yield from self._rows(worker, declared)
+            return
+        # A running worker moves rows from file to file. Who reads one before and another one behind that misses them,
+        # or has acked ones back: so what was read counts if the worker's list of its files did not change meanwhile.
+        register = Folder.of(self.directory.path, worker).files
+        for _try in range(TRIES):
+            before = _bytes_of(register)
+            try:
+                found = list(self._rows(worker, declared))
+            except StoreError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                continue
+            if _bytes_of(register) == before:
+                yield from found
+                return
+        raise StoreError(
+            f"worker {worker} changes its files faster than they can be read: {TRIES} tries found no moment for all of "
+            "them; stop the node, or read a snapshot of the directory"
+        )
+
+    def _rows(self, worker: int, declared: list[QueueDeclaration]) -> Iterator[tuple[int, NDArray[np.void]]]:
         memory = self.directory.settings.queue_memory_bytes // 2
         source = Source(self.directory.path, self.directory.node_id, worker, declared, memory)
-        names = self.directory.queue_names()
         try:
-            for queue, rows in source.rows(self.options.batch_rows):
-                yield self._messages(part, names[queue], queue, worker, rows)
+            yield from source.rows(self.options.batch_rows)
         finally:
             source.close()
 
@@ -231,3 +260,11 @@ class MessageReader:
             "body_bytes": schema.ints(rows["body_length"]),
         }
         return schema.batch(self.wanted, n, makers)
+
+
+def _bytes_of(path: Path) -> bytes:
+    with atomic_file.explained(f"cannot read {path}"):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
