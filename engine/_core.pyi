@@ -373,6 +373,9 @@ class StoreClient:
 
 # ==== client: binding/client_type.c, binding/queue_handle_type.c, binding/sleeper.c, binding/queue_poll.c ============
 
+COLUMNS_VALUES: int
+COLUMNS_PLACES: int
+COLUMNS_METAS: int
 LEVEL_NONE: int
 LEVEL_WRITTEN: int
 LEVEL_SYNCED: int
@@ -756,9 +759,12 @@ class Client:
         """What ends a wait for this purpose: a code for the hook, or 0."""
     def deliveries(self, handle: QueueHandle, rows: Buffer, /) -> list[Delivery | None]: ...
     def columns(
-        self, handle: QueueHandle, rows: Buffer, /
-    ) -> tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]:
-        """(rows read, tags, ids, value offsets, values, metadata offsets, metadata, delivery counts, redelivered)."""
+        self, handle: QueueHandle, rows: Buffer, wanted: int, name: bytes, /
+    ) -> tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]:
+        """(rows read, tags, ids, value ends, values, exchange ends, exchanges, routing key ends, routing keys, metadata
+        ends, metadata, delivery counts, redelivered). `wanted`: COLUMNS_…; what is not wanted is empty, as are the
+        columns of COLUMNS_PLACES when no message has metadata; the routing key of one that has none is `name`.
+        """
 
     def set_store(
         self,
@@ -1305,6 +1311,8 @@ class QueueEngine:
 
     def purge(self, queue: int, below: int, unacked: bool, /) -> int: ...
     def browse(self, queue: int, start: int, count: int, ready_only: bool, /) -> tuple[bytes, int]: ...
+    def spans(self, queue: int, start: int, count: int, /) -> tuple[bytes, int]: ...
+    def measure(self, queue: int, start: int, end: int, bytes_max: int, one: bool, /) -> tuple[int, int, bool]: ...
     def move(
         self,
         source: int,

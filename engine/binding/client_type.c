@@ -350,7 +350,7 @@ static PyMethodDef client_methods[] = {
     {"lying", wr_client_lying, METH_O, "lying(server) -> list: ids of queues with messages that lie here"},
     {"trouble", (PyCFunction)(void (*)(void))wr_client_trouble, METH_FASTCALL, "trouble(server, purpose) -> code for the hook, or 0"},
     {"next_id", client_next_id, METH_NOARGS, "next_id() -> bytes: a new message id"},
-    {"columns", (PyCFunction)(void (*)(void))wr_columns, METH_FASTCALL, "columns(handle, rows): messages of a browse answer for Arrow"},
+    {"columns", (PyCFunction)(void (*)(void))wr_columns, METH_FASTCALL, "columns(handle, rows, wanted, name): messages of a browse answer for Arrow"},
     {"set_store", (PyCFunction)(void (*)(void))wr_store_set, METH_FASTCALL,
      "set_store(store, directory, summary, images, folder, epoch)"},
     {"store_dying", wr_face_dying, METH_O, "store_dying(store) -> commands processed: a delete_and_terminate begins"},
@@ -433,7 +433,9 @@ int wr_bind_client(PyObject *module) {
                    {"HOOK_FROZEN", WR_HOOK_FROZEN},     {"HOOK_STOPPING", WR_HOOK_STOPPING},   {"HOOK_FAILED", WR_HOOK_FAILED},
                    {"HOOK_TIMED_OUT", WR_HOOK_TIMED_OUT}, {"HOOK_CATALOG", WR_HOOK_CATALOG}, {"HOOK_HOT", WR_HOOK_HOT},
                    {"HOOK_SILENT", WR_HOOK_SILENT}, {"LEVEL_NONE", WR_LEVEL_NONE},
-                   {"LEVEL_WRITTEN", WR_LEVEL_WRITTEN}, {"LEVEL_SYNCED", WR_LEVEL_SYNCED}};
+                   {"LEVEL_WRITTEN", WR_LEVEL_WRITTEN}, {"LEVEL_SYNCED", WR_LEVEL_SYNCED},
+                   {"COLUMNS_VALUES", WR_COLUMNS_VALUES}, {"COLUMNS_PLACES", WR_COLUMNS_PLACES},
+                   {"COLUMNS_METAS", WR_COLUMNS_METAS}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;
     return 0;

@@ -6,8 +6,8 @@
 
 /* The handle and the rows of a browse answer. They are read again and again with the GIL away in between, so that
  * only bytes will do: nobody changes those. NULL with an exception. */
-static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize_t given) {
-    if (given != 2) PyErr_Format(PyExc_TypeError, "arguments: handle, rows");
+static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted) {
+    if (given != wanted) PyErr_Format(PyExc_TypeError, "%zd arguments are wanted: handle, rows, …", wanted);
     else if (!PyObject_TypeCheck(args[0], wr_module.handle_type)) PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
     else if (!PyBytes_CheckExact(args[1])) PyErr_Format(PyExc_TypeError, "rows must be bytes, not %s", Py_TYPE(args[1])->tp_name);
     else if (((HandleObject *)args[0])->client != c) PyErr_Format(PyExc_ValueError, "the handle belongs to another client");
@@ -16,7 +16,7 @@ static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize
 }
 
 PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
-    HandleObject *h = rows_enter((ClientObject *)op, args, given);
+    HandleObject *h = rows_enter((ClientObject *)op, args, given, 2);
     if (!h) return NULL;
     const char *rows = PyBytes_AS_STRING(args[1]);
     Py_ssize_t n = PyBytes_GET_SIZE(args[1]) / (Py_ssize_t)sizeof(wr_delivery);
@@ -34,24 +34,27 @@ PyObject *wr_deliveries(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     return list;
 }
 
-/* Metadata and payload of a row into their places. 0, ENOENT, EBADMSG or EUCLEAN (not where the row says), -1. */
+/* Metadata and payload of a row into their places; NULL: not wanted, and not read if that can be helped. 0, ENOENT,
+ * EBADMSG or EUCLEAN (not where the row says), -1. */
 static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_t *body) {
     ClientObject *c = h->client;
-    uint32_t length = d->body_length - d->meta_length;
+    const uint32_t length = d->body_length - d->meta_length;
     const char *reason;
     int error;
+    if (!d->meta_length) meta = NULL;
+    if (!meta && !body) return 0;
     if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
         PyObject *found, *found_meta;
         error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &found, &found_meta);
         if (error) return error;
         if (PyBytes_GET_SIZE(found) != length || (found_meta ? PyBytes_GET_SIZE(found_meta) : 0) != d->meta_length) error = EBADMSG;
-        if (!error && found_meta) memcpy(meta, PyBytes_AS_STRING(found_meta), d->meta_length);
-        if (!error) memcpy(body, PyBytes_AS_STRING(found), length);
+        if (!error && meta) memcpy(meta, PyBytes_AS_STRING(found_meta), d->meta_length);
+        if (!error && body) memcpy(body, PyBytes_AS_STRING(found), length);
         Py_DECREF(found);
         Py_XDECREF(found_meta);
     } else {
-        if (wr_body_from_image(c, h->server, d, d->meta_length, body, length) &&
-            (!d->meta_length || wr_body_from_image(c, h->server, d, 0, meta, d->meta_length)))
+        if ((!body || wr_body_from_image(c, h->server, d, d->meta_length, body, length)) &&
+            (!meta || wr_body_from_image(c, h->server, d, 0, meta, d->meta_length)))
             return 0;
         error = wr_body_from_file(c, h->server, d, meta, body, &reason);
     }
@@ -59,56 +62,142 @@ static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_
     return error;
 }
 
-/* Client.columns(handle, rows): the messages of a browse answer as columns, ready for Arrow: (rows read, tags i64,
- * ids 16 B, value offsets i32, values, metadata offsets i32, metadata, delivery counts i32, redelivered u8). It
- * stops before the first row whose bytes are not where it says. */
+/* The text of msgpack at *at. false: it is none. */
+static bool text_of(const uint8_t **at, const uint8_t *end, const uint8_t **text, uint32_t *n) {
+    const uint8_t *p = *at;
+    if (p == end) return false;
+    const uint8_t kind = *p++;
+    if (kind >= 0xa0 && kind <= 0xbf) *n = kind & 0x1f;
+    else if (kind == 0xd9 && end - p >= 1) *n = *p++;
+    else if (kind == 0xda && end - p >= 2) *n = (uint32_t)p[0] << 8 | p[1], p += 2;
+    else return false;
+    if (*n > (uint64_t)(end - p)) return false;
+    *text = p;
+    *at = p + *n;
+    return true;
+}
+
+/* Exchange and routing key of metadata (engine/catalog/metadata.py). false: it is damaged. */
+static bool places_of(const uint8_t *meta, uint32_t length, const uint8_t *texts[2], uint32_t n[2]) {
+    const uint8_t *at = meta, *end = meta + length;
+    if (!length || *at < 0x92 || *at > 0x9f) return false; /* an array with two elements or more */
+    at++;
+    return text_of(&at, end, &texts[0], &n[0]) && text_of(&at, end, &texts[1], &n[1]);
+}
+
+enum { /* the columns, in the order of the answer */
+    TAGS, IDS, VALUE_ENDS, VALUES, EXCHANGE_ENDS, EXCHANGES, KEY_ENDS, KEYS, META_ENDS, METAS, COUNTS, REDELIVERED, COLUMNS_N
+};
+
+/* Room for the columns of n rows; what is not wanted has none. false with an exception. */
+static bool have_columns(PyObject **parts, uint8_t **to, const Py_ssize_t *sizes) {
+    for (int k = 0; k < COLUMNS_N; k++) {
+        if (!(parts[k] = PyBytes_FromStringAndSize(NULL, sizes[k]))) return false;
+        to[k] = (uint8_t *)PyBytes_AS_STRING(parts[k]);
+    }
+    return true;
+}
+
+static inline void put_end(uint8_t *ends, Py_ssize_t row, uint64_t end) {
+    const int32_t short_end = (int32_t)end;
+    memcpy(ends + 4 * row, &short_end, 4);
+}
+
+/* Client.columns(handle, rows, wanted, name): the messages of a browse answer as columns, ready for Arrow: the number of
+ * rows read, and the columns above: i64, 16 bytes, ends as i32 from 0 on, bits. `wanted`: values WR_COLUMNS_VALUES,
+ * exchanges and routing keys _PLACES (`name`: the key of a message without metadata; no such columns, if no message has
+ * any), metadata _METAS. Columns that are not wanted are empty, and bodies that are not wanted are not read. It stops
+ * before the first row whose bytes are not where it says. */
 PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
-    HandleObject *h = rows_enter(c, args, given);
+    HandleObject *h = rows_enter(c, args, given, 4);
     if (!h) return NULL;
-    const char *rows = PyBytes_AS_STRING(args[1]);
+    const long wanted = PyLong_AsLong(args[2]);
+    if (wanted == -1 && PyErr_Occurred()) return NULL;
+    if (!PyBytes_CheckExact(args[3])) return PyErr_Format(PyExc_TypeError, "name must be bytes, not %s", Py_TYPE(args[3])->tp_name);
+    const char *rows = PyBytes_AS_STRING(args[1]), *name = PyBytes_AS_STRING(args[3]);
+    const uint64_t name_n = (uint64_t)PyBytes_GET_SIZE(args[3]);
+    const bool values = wanted & WR_COLUMNS_VALUES, metas = wanted & WR_COLUMNS_METAS;
+    bool places = wanted & WR_COLUMNS_PLACES;
     Py_ssize_t n = PyBytes_GET_SIZE(args[1]) / (Py_ssize_t)sizeof(wr_delivery), i = 0;
-    uint64_t values = 0, metas = 0;
-    PyObject *answer = NULL, *parts[8] = {NULL};
+    uint64_t values_n = 0, metas_n = 0, plain_n = 0;
+    PyObject *answer = NULL, *parts[COLUMNS_N] = {NULL};
+    uint8_t *to[COLUMNS_N], *scratch = NULL;
     wr_delivery d;
     for (; i < n; i++) {
         memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
         if (d.meta_length > d.body_length || d.body_length > c->a.message_bytes_max) break;
-        if (values + d.body_length > INT32_MAX || metas + d.meta_length > INT32_MAX) break;
-        values += d.body_length - d.meta_length;
-        metas += d.meta_length;
+        if ((values && values_n + d.body_length > INT32_MAX) || metas_n + d.meta_length + (plain_n + 1) * name_n > INT32_MAX) break;
+        values_n += d.body_length - d.meta_length;
+        metas_n += d.meta_length;
+        plain_n += !d.meta_length;
     }
     n = i;
-    const Py_ssize_t sizes[8] = {8 * n, 16 * n, 4 * (n + 1), (Py_ssize_t)values, 4 * (n + 1), (Py_ssize_t)metas, 4 * n, n};
-    uint8_t *to[8];
-    for (int k = 0; k < 8; k++) {
-        if (!(parts[k] = PyBytes_FromStringAndSize(NULL, sizes[k]))) goto done;
-        to[k] = (uint8_t *)PyBytes_AS_STRING(parts[k]);
+    places = places && metas_n;
+    const Py_ssize_t ends = 4 * (n + 1);
+    const Py_ssize_t sizes[COLUMNS_N] = {
+        [TAGS] = 8 * n, [IDS] = 16 * n, [VALUE_ENDS] = values ? ends : 0, [VALUES] = values ? (Py_ssize_t)values_n : 0,
+        [EXCHANGE_ENDS] = places ? ends : 0, [EXCHANGES] = places ? (Py_ssize_t)metas_n : 0, [KEY_ENDS] = places ? ends : 0,
+        [KEYS] = places ? (Py_ssize_t)(metas_n + plain_n * name_n) : 0, [META_ENDS] = metas ? ends : 0,
+        [METAS] = metas ? (Py_ssize_t)metas_n : 0, [COUNTS] = 4 * n, [REDELIVERED] = (n + 7) / 8,
+    };
+    if (!have_columns(parts, to, sizes)) goto done;
+    if (places && !metas && !(scratch = malloc(UINT16_MAX))) {
+        PyErr_NoMemory();
+        goto done;
     }
-    int32_t value_at = 0, meta_at = 0;
+    memset(to[REDELIVERED], 0, (size_t)sizes[REDELIVERED]);
+    uint64_t value_at = 0, meta_at = 0, exchange_at = 0, key_at = 0;
     for (i = 0; i < n; i++) {
         memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
-        int error = read_row(h, &d, to[5] + meta_at, to[3] + value_at);
+        uint8_t *meta = metas ? to[METAS] + meta_at : scratch;
+        int error = read_row(h, &d, meta, values ? to[VALUES] + value_at : NULL);
         if (error < 0) goto done;
         if (error == ENOENT || error == EBADMSG || error == EUCLEAN) break;
         if (error) {
             wr_raise_errno(error, "cannot read the body of a message");
             goto done;
         }
-        int32_t count = d.delivery_count;
-        memcpy(to[0] + 8 * i, &d.sequence, 8);
-        memcpy(to[1] + 16 * i, d.id, 16);
-        memcpy(to[2] + 4 * i, &value_at, 4);
-        memcpy(to[4] + 4 * i, &meta_at, 4);
-        memcpy(to[6] + 4 * i, &count, 4);
-        to[7][i] = d.flags & WR_DELIVERY_REDELIVERED;
-        value_at += (int32_t)(d.body_length - d.meta_length);
-        meta_at += (int32_t)d.meta_length;
+        if (places) {
+            const uint8_t *texts[2] = {(const uint8_t *)"", (const uint8_t *)name};
+            uint32_t text_n[2] = {0, (uint32_t)name_n};
+            if (d.meta_length && !places_of(meta, d.meta_length, texts, text_n)) {
+                wr_raise("StoreError", "the metadata of a message is damaged: run warren check");
+                goto done;
+            }
+            put_end(to[EXCHANGE_ENDS], i, exchange_at);
+            put_end(to[KEY_ENDS], i, key_at);
+            memcpy(to[EXCHANGES] + exchange_at, texts[0], text_n[0]);
+            memcpy(to[KEYS] + key_at, texts[1], text_n[1]);
+            exchange_at += text_n[0];
+            key_at += text_n[1];
+        }
+        const int32_t count = d.delivery_count;
+        memcpy(to[TAGS] + 8 * i, &d.sequence, 8);
+        memcpy(to[IDS] + 16 * i, d.id, 16);
+        memcpy(to[COUNTS] + 4 * i, &count, 4);
+        if (d.flags & WR_DELIVERY_REDELIVERED) to[REDELIVERED][i / 8] |= (uint8_t)(1u << i % 8);
+        if (values) put_end(to[VALUE_ENDS], i, value_at);
+        if (metas) put_end(to[META_ENDS], i, meta_at);
+        value_at += d.body_length - d.meta_length;
+        meta_at += d.meta_length;
     }
-    memcpy(to[2] + 4 * i, &value_at, 4);
-    memcpy(to[4] + 4 * i, &meta_at, 4);
-    answer = Py_BuildValue("(nOOOOOOOO)", i, parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]);
+    if (values) put_end(to[VALUE_ENDS], i, value_at);
+    if (metas) put_end(to[META_ENDS], i, meta_at);
+    if (places) {
+        put_end(to[EXCHANGE_ENDS], i, exchange_at);
+        put_end(to[KEY_ENDS], i, key_at);
+    }
+    if (!(answer = PyTuple_New(1 + COLUMNS_N))) goto done;
+    PyObject *read = PyLong_FromSsize_t(i);
+    if (!read) {
+        Py_CLEAR(answer);
+        goto done;
+    }
+    PyTuple_SET_ITEM(answer, 0, read);
+    for (int k = 0; k < COLUMNS_N; k++) PyTuple_SET_ITEM(answer, 1 + k, Py_NewRef(parts[k]));
 done:
-    for (int k = 0; k < 8; k++) Py_XDECREF(parts[k]);
+    free(scratch);
+    for (int k = 0; k < COLUMNS_N; k++) Py_XDECREF(parts[k]);
     return answer;
 }

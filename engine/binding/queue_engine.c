@@ -594,6 +594,36 @@ static PyObject *engine_browse(PyObject *self, PyObject *args) {
     return Py_BuildValue("NK", bytes, (unsigned long long)next);
 }
 
+static PyObject *engine_spans(PyObject *self, PyObject *args) {
+    unsigned int id;
+    unsigned long long start, count;
+    if (!PyArg_ParseTuple(args, "IKK", &id, &start, &count)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    if (count > 1u << 20) count = 1u << 20;
+    if (count > q->ready_n) count = q->ready_n;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(wr_span)));
+    if (!bytes) return NULL;
+    uint64_t next, n = wr_queue_spans(q, start, (wr_span *)PyBytes_AS_STRING(bytes), count, &next);
+    if (_PyBytes_Resize(&bytes, (Py_ssize_t)(n * sizeof(wr_span)))) return NULL;
+    return Py_BuildValue("NK", bytes, (unsigned long long)next);
+}
+
+static PyObject *engine_measure(PyObject *self, PyObject *args) {
+    unsigned int id;
+    unsigned long long start, end, bytes_max;
+    int one;
+    if (!PyArg_ParseTuple(args, "IKKKp", &id, &start, &end, &bytes_max, &one)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    uint64_t bytes;
+    bool full;
+    uint64_t next = wr_queue_measure(q, start, end, bytes_max, one, &bytes, &full);
+    return Py_BuildValue("KKN", (unsigned long long)next, (unsigned long long)bytes, PyBool_FromLong(full));
+}
+
 static PyObject *engine_move(PyObject *self, PyObject *args) {
     unsigned int from_id, to_id;
     unsigned long long max_messages, max_bytes, epoch, sequence;
@@ -1109,7 +1139,7 @@ static PyMethodDef engine_methods[] = {
     M(queues, METH_NOARGS), M(past_queues, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(waiting, METH_O), M(purge, METH_VARARGS),
-    M(browse, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
+    M(browse, METH_VARARGS), M(spans, METH_VARARGS), M(measure, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),
     M(forget_data_file, METH_O), {"encode_entries", engine_encode_entries, METH_VARARGS | METH_STATIC, NULL},

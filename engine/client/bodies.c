@@ -104,7 +104,7 @@ static int file_of(wr_bodies *bodies, uint32_t server, const wr_delivery *d, boo
     return 0;
 }
 
-/* Check the frame at `frame` and copy metadata and payload out of it. */
+/* Check the frame at `frame` and copy metadata and payload out of it; what has no place is not wanted. */
 static int take_frame(const wr_body_file *file, const wr_delivery *d, const uint8_t *frame, void *meta, void *to,
                       const char **reason) {
     wr_frame_head head;
@@ -115,8 +115,8 @@ static int take_frame(const wr_body_file *file, const wr_delivery *d, const uint
         *reason = "another message";
         return EBADMSG;
     }
-    if (d->meta_length) memcpy(meta, frame + d->blob_offset, d->meta_length);
-    memcpy(to, frame + d->blob_offset + d->meta_length, d->body_length - d->meta_length);
+    if (d->meta_length && meta) memcpy(meta, frame + d->blob_offset, d->meta_length);
+    if (to) memcpy(to, frame + d->blob_offset + d->meta_length, d->body_length - d->meta_length);
     return 0;
 }
 

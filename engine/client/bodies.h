@@ -35,8 +35,8 @@ int wr_bodies_init(wr_bodies *bodies, uint64_t node_id);
 void wr_bodies_free(wr_bodies *bodies);
 /* Another incarnation of the server: take other folders (owned from now on, -1 for none) and forget its open files. */
 void wr_bodies_set(wr_bodies *bodies, uint32_t server, int journal_fd, int transient_fd, int segments_fd);
-/* Metadata (meta_length bytes; `meta` may be NULL if there are none) and payload (the rest of body_length) of a delivery
- * that lies in a file. 0, ENOENT (the file is gone: locate the message again), EBADMSG (not the bytes that were written
+/* Metadata (meta_length bytes) and payload (the rest of body_length) of a delivery that lies in a file; NULL where they are
+ * not wanted. 0, ENOENT (the file is gone: locate the message again), EBADMSG (not the bytes that were written
  * there; *reason says what), EUCLEAN (its first page is not that of this file), or errno. The caller holds `lock`. With
  * `window_only` it reads nothing from the disk and answers EAGAIN instead. */
 int wr_bodies_read(wr_bodies *bodies, uint32_t server, const wr_delivery *d, void *meta, void *to, bool window_only,

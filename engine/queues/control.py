@@ -9,6 +9,7 @@ Invariant: a durable answer leaves only after the frames that it speaks of are s
 
 from __future__ import annotations
 
+import struct
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ MESSAGE_ID_BYTES = 16
 #: what the reply of a browse needs beside its rows
 REPLY_MARGIN = 128
 UNLIMITED = 1 << 62
+#: one of the spans of `Spans`: the first sequence, and how many
+SPAN = struct.Struct("<QQ")
 
 
 class Request(msgspec.Struct, tag_field="op"):
@@ -61,6 +64,21 @@ class Browse(Request, tag="browse"):
     start: int = 0
     count: int = UNLIMITED  #: at most; the worker answers as many as a reply has room for
     ready_only: bool = False
+
+
+class ReadySpans(Request, tag="ready_spans"):
+    """Where ready messages are that have not expired, from a sequence on: `Spans`."""
+
+    start: int = 0
+
+
+class Measure(Request, tag="measure"):
+    """How far messages from `start` on go that have so many bytes together: `Measured`."""
+
+    start: int
+    end: int
+    bytes: int
+    one: bool = False  #: one at least, whatever it has
 
 
 class Claim(Request, tag="claim"):
@@ -110,6 +128,24 @@ class Rows(msgspec.Struct):
     next: int
 
 
+class Spans(msgspec.Struct):
+    """Pairs of 64-bit numbers (first, count), and the sequence to go on with: none behind it, if that is the end."""
+
+    spans: bytes
+    next: int
+    end: int
+
+
+class Measured(msgspec.Struct):
+    """The sequence behind the messages, the bytes of their metadata and bodies, and whether the next one has too many. An
+    answer goes through some 100,000 at most, so there may be more behind it.
+    """
+
+    next: int
+    bytes: int
+    full: bool
+
+
 class Claimed(msgspec.Struct):
     """Sequences [start, end) of the subscription's queue."""
 
@@ -117,11 +153,13 @@ class Claimed(msgspec.Struct):
     end: int
 
 
-Answer = Counts | Range | Count | Rows | Claimed
+Answer = Counts | Range | Count | Rows | Spans | Measured | Claimed
 #: the one of these that a request has
 AnswerOf = TypeVar("AnswerOf")
 
-_decode = msgspec.msgpack.Decoder(Stats | Waiting | Ranges | Purge | AckTo | Browse | Claim | Cause | Release).decode
+_decode = msgspec.msgpack.Decoder(
+    Stats | Waiting | Ranges | Purge | AckTo | Browse | ReadySpans | Measure | Claim | Cause | Release
+).decode
 
 
 class Declared(Protocol):
@@ -199,6 +237,11 @@ def _answer(
             most = (reply_bytes - REPLY_MARGIN) // DELIVERY.size
             rows, next = engine.browse(queue.id, max(0, start), max(0, min(count, most)), ready_only)
             return Rows(rows, next), False
+        case ReadySpans(start=start):
+            spans, next = engine.spans(queue.id, max(0, start), (reply_bytes - REPLY_MARGIN) // SPAN.size)
+            return Spans(spans, next, engine.stats(queue.id)[8]), False
+        case Measure(start=start, end=end, bytes=size, one=one):
+            return Measured(*engine.measure(queue.id, max(0, start), max(0, end), max(0, size), one)), False
         case Claim(max_messages=messages, max_bytes=size):
             claims = _claims(worker, queue, request.subscription_queue)
             if sequence <= high and (before := engine.replayed_claim(epoch, sequence)) is not None:

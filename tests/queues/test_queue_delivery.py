@@ -20,7 +20,7 @@ from warren.ipc import _core as atomics
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CONSTANTS
 
-from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Queue
+from support.queue_probe import Incarnation, NO, Node, OK, Peer, Queue, SERVER_INDEX
 
 MULTIPLE = PROTOCOL["FLAG_MULTIPLE"]
 
@@ -598,6 +598,57 @@ def test_statistics_and_browsing(node: Node, worker: Incarnation) -> None:
     assert len(ready["rows"]) == 15 * DELIVERY.size
     assert consumer.control(worker, op="purge", queue=1) == {"count": 15}
     assert worker.engine.stats(1)[:2] == (0, 5)
+
+
+def spans(worker: Incarnation, peer: Peer, start: int = 0) -> list[tuple[int, int]]:
+    """(first, how many) of the ready messages."""
+    found = peer.control(worker, op="ready_spans", queue=1, start=start)
+    assert found["next"] == found["end"]
+    return list(struct.iter_unpack("<QQ", found["spans"]))
+
+
+def publish_in_turns(worker: Incarnation, producer: Peer, bodies: list[bytes]) -> None:
+    """The ring has no room for all of them."""
+    for i, body in enumerate(bodies):
+        producer.publish(1, body)
+        if i % 50 == 49:
+            worker.turns()
+    worker.turns()
+
+
+def test_where_ready_messages_are(node: Node, worker: Incarnation) -> None:
+    producer, consumer = node.peer(worker), node.peer(worker)
+    assert spans(worker, producer) == []
+    publish_in_turns(worker, producer, [b"%d" % i for i in range(2500)])
+    assert spans(worker, producer) == [(0, 2500)]
+    assert spans(worker, producer, 2000) == [(2000, 500)]
+    assert spans(worker, producer, 9999) == []
+    consumer.credit(1, credit=6)
+    worker.turns()
+    consumer.ack(1, 2)
+    worker.turns()
+    assert spans(worker, producer) == [(6, 2494)], "held by a consumer"
+    consumer.nack(1, 3)
+    consumer.nack(1, 5)
+    worker.turns()
+    assert spans(worker, producer) == [(3, 1), (5, 2495)]
+
+
+def test_how_far_so_many_bytes_go(node: Node, worker: Incarnation) -> None:
+    producer = node.peer(worker)
+    publish_in_turns(worker, producer, [bytes(10 if i < 1500 else 100) for i in range(2000)])
+
+    def measured(start: int, end: int, size: int, one: bool = False) -> tuple[int, int, bool]:
+        found = producer.control(worker, op="measure", queue=1, start=start, end=end, bytes=size, one=one)
+        return found["next"], found["bytes"], found["full"]
+
+    assert measured(0, 2000, 35) == (3, 30, True)
+    assert measured(0, 2, 35) == (2, 20, False)
+    assert measured(1490, 2000, 250) == (1501, 200, True)
+    assert measured(1500, 2000, 1) == (1500, 0, True)
+    assert measured(1500, 2000, 1, one=True) == (1501, 100, True)
+    assert measured(0, 9999, 1 << 40) == (2000, 65_000, False)
+    assert measured(5000, 9999, 10)[1:] == (0, False)
 
 
 def test_a_locate_tells_only_the_holder(node: Node, worker: Incarnation) -> None:

@@ -1,24 +1,31 @@
 """Messages as Arrow batches, without a Python object for each: the core reads bodies straight into the columns.
 
 Columns: offset, msg_id, exchange, routing_key, value, headers, delivery_count, redelivered. `offset` is the position in
-the queue (of a subscription: the number of the claim). Header values that are neither bytes nor text become JSON.
+the queue (of a subscription: the number of the claim). Header values that are neither bytes nor text become JSON. Who
+asks for some columns gets those alone: bodies that are not wanted are not read.
+
+A batch is one call of the core: the rows of several answers of the worker are put together before their bodies are
+read. Only where a file moved meanwhile, so that a part had to be asked for again, a batch is put together from several.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Collection, Iterator
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import metadata
+from warren.engine.errors import UsageError
 from warren.engine.kernel.protocol import DELIVERY
 from warren.engine.queues.control import Browse, Rows
+from warren.engine.saying import shown
 from warren.workers.faces.browse import BROWSE_ROWS, Patience
 from warren.workers.faces.message import Message
 
@@ -39,154 +46,260 @@ SCHEMA = pa.schema(
         pa.field("redelivered", pa.bool_()),
     ]
 )
+COLUMNS = frozenset(SCHEMA.names)
 #: bodies of one batch must stay below what 32-bit offsets reach
 BYTES_MAX = 1 << 30
+#: rows of one call of the core, so that a batch of small messages without a limit stays one that fits anywhere
+ROWS_MAX = 1 << 20
+ROWS_KEPT = 20_000
 _ROW = np.dtype(DELIVERY.columns("sequence", "meta_length", "body_length"))
 
 
-class _Meta(NamedTuple):
-    exchange: str
-    routing_key: str
-    headers: list[tuple[str, bytes]]
+class Found(NamedTuple):
+    """What `Client.columns` gives."""
+
+    rows: int
+    tags: bytes
+    ids: bytes
+    value_ends: bytes
+    values: bytes
+    exchange_ends: bytes
+    exchanges: bytes
+    key_ends: bytes
+    keys: bytes
+    meta_ends: bytes
+    metas: bytes
+    counts: bytes
+    redelivered: bytes
 
 
-def _header_value(value: object) -> bytes:
-    if isinstance(value, bytes):
+def _header_value(value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
+@lru_cache(maxsize=32)
+def _repeated(value: str | bytes | int | None, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def repeated(value: str | bytes | int | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """A column of one value; that of a batch of usual length is made once."""
+    return (_repeated if rows <= ROWS_KEPT else _repeated.__wrapped__)(value, kind, rows)
+
+
+def _texts(kind: pa.DataType, rows: int, ends: bytes, texts: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
+
+
 class _Columns:
-    """Rows of one batch, collected from several answers of a worker."""
+    """Makes Arrow batches of the columns that are wanted. `name`: of the queue, the routing key of what has none."""
 
-    def __init__(self, name: str) -> None:
-        self._plain = _Meta("", name, [])
-        self._known: dict[bytes, _Meta] = {}
-        self.parts: list[tuple[int, bytes, bytes, bytes, bytes, bytes, bytes]] = []
-        self.metas: list[_Meta] = []
-        self.rows = 0
-        self.bytes = 0
+    def __init__(self, name: str, wanted: Collection[str]) -> None:
+        self._name = name
+        self._wanted = [field for field in SCHEMA if field.name in wanted]
+        self._schema = pa.schema(self._wanted)
+        places = bool({"exchange", "routing_key"} & set(wanted))
+        #: for the core
+        self.asked = (
+            _core.COLUMNS_VALUES * ("value" in wanted)
+            | _core.COLUMNS_PLACES * places
+            | _core.COLUMNS_METAS * ("headers" in wanted)
+        )
+        self.plain = name.encode()
+        self._known: dict[bytes, list[tuple[str, bytes | None]]] = {}
 
-    def add(self, columns: tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]) -> None:
-        """Take what `Client.columns` gave."""
-        rows, tags, ids, value_offsets, values, meta_offsets, metas, counts, redelivered = columns
-        self.parts.append((rows, tags, ids, value_offsets, values, counts, redelivered))
-        self.rows += rows
-        self.bytes += int.from_bytes(value_offsets[4 * rows : 4 * rows + 4], "little")
-        if not metas:
-            self.metas += [self._plain] * rows
-            return
-        ends = np.frombuffer(meta_offsets, "<i4", rows + 1).tolist()
-        known = self._known
-        for start, end in itertools.pairwise(ends):
-            packed = metas[start:end]
-            meta = known.get(packed)
-            if meta is None:
-                meta = known[packed] = self._decode(packed)
-                if len(known) > 10_000:
-                    known.clear()
-            self.metas.append(meta)
+    def sizes(self, table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Bytes of the bodies of rows, as far as they are read."""
+        if not self.asked & _core.COLUMNS_VALUES:
+            return np.zeros(len(table), np.int64)
+        return table["body_length"].astype(np.int64) - table["meta_length"]
 
-    def _decode(self, packed: bytes) -> _Meta:
-        if not packed:
-            return self._plain
-        found = metadata.decode(packed)
-        headers = [(key, _header_value(value)) for key, value in (found.headers or {}).items()]
-        return _Meta(found.exchange, found.routing_key, headers)
+    def batch(self, found: Found) -> pa.RecordBatch:
+        """The batch of what the core gave."""
+        rows = found.rows
+        arrays = [self._array(field, found, rows) for field in self._wanted]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def batch(self) -> pa.RecordBatch:
-        """The Arrow batch."""
-        pieces = [
-            pa.RecordBatch.from_arrays(
-                [
-                    pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(tags)]),
-                    pa.Array.from_buffers(pa.binary(16), rows, [None, pa.py_buffer(ids)]),
-                    pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(values)]),
-                    pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(counts)]),
-                    pa.array(np.frombuffer(redelivered, np.uint8, rows) != 0),
-                ],
-                names=["offset", "msg_id", "value", "delivery_count", "redelivered"],
-            )
-            for rows, tags, ids, offsets, values, counts, redelivered in self.parts
-        ]
-        whole = pa.Table.from_batches(pieces).combine_chunks().to_batches()
-        columns = dict(zip(whole[0].schema.names, whole[0].columns, strict=True))
-        columns["exchange"] = pa.array([meta.exchange for meta in self.metas], pa.string())
-        columns["routing_key"] = pa.array([meta.routing_key for meta in self.metas], pa.string())
-        columns["headers"] = self._headers()
-        return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    def _array(self, field: pa.Field, found: Found, rows: int) -> pa.Array:
+        match field.name:
+            case "offset":
+                return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(found.tags)])
+            case "msg_id":
+                return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(found.ids)])
+            case "value":
+                return _texts(field.type, rows, found.value_ends, found.values)
+            case "delivery_count":
+                return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(found.counts)])
+            case "redelivered":
+                return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(found.redelivered)])
+            case "exchange":
+                if not found.exchange_ends:
+                    return repeated("", field.type, rows)
+                return _texts(field.type, rows, found.exchange_ends, found.exchanges)
+            case "routing_key":
+                if not found.key_ends:
+                    return repeated(self._name, field.type, rows)
+                return _texts(field.type, rows, found.key_ends, found.keys)
+        return self._headers(field.type, found, rows)
 
-    def _headers(self) -> pa.Array:
-        offsets = np.zeros(self.rows + 1, np.int32)
-        np.cumsum([len(meta.headers) for meta in self.metas], out=offsets[1:])
-        pairs = [pair for meta in self.metas for pair in meta.headers]
+    def _headers(self, kind: pa.DataType, found: Found, rows: int) -> pa.Array:
+        each: list[list[tuple[str, bytes | None]]] = []
+        if found.metas:
+            known, metas = self._known, found.metas
+            for start, end in itertools.pairwise(np.frombuffer(found.meta_ends, "<i4", rows + 1).tolist()):
+                packed = metas[start:end]
+                headers = known.get(packed)
+                if headers is None:
+                    if len(known) > 10_000:
+                        known.clear()
+                    headers = known[packed] = self._decode(packed)
+                each.append(headers)
+        ends = np.zeros(rows + 1, np.int32)
+        if each:
+            np.cumsum([len(headers) for headers in each], out=ends[1:])
+        pairs = [pair for headers in each for pair in headers]
         keys = pa.array([key for key, _value in pairs], pa.string())
         values = pa.array([value for _key, value in pairs], pa.binary())
         entries = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
-        kind = SCHEMA.field("headers").type
-        return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(offsets)], children=[entries])
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends)], children=[entries])
+
+    @staticmethod
+    def _decode(packed: bytes) -> list[tuple[str, bytes | None]]:
+        headers = metadata.decode(packed).headers if packed else None
+        return [(key, _header_value(value)) for key, value in (headers or {}).items()]
+
+
+def checked_columns(columns: Collection[str] | None) -> frozenset[str]:
+    """The names of the columns that are wanted. Raises UsageError for others, and for none."""
+    if columns is None:
+        return COLUMNS
+    if not isinstance(columns, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in columns):
+        raise UsageError(f"columns must be a list of names, not {shown(columns)}")
+    if not columns or (unknown := [name for name in columns if name not in COLUMNS]):
+        what = f"there is no column {shown(unknown[0])}" if columns else "no column is wanted"
+        raise UsageError(f"{what}: choose from {', '.join(SCHEMA.names)}")
+    return frozenset(columns)
 
 
 def _browse(start: int, count: int, ready_only: bool, queue: QueueDeclaration) -> Browse:
     return Browse(queue.id, start, count, ready_only)
 
 
-class Batches:
-    """Reads a range of a queue as Arrow batches, through `browse` of its worker. `owner` has the name of the queue."""
+class _Asked:
+    """Rows of answers that are to be read together, and where to go on behind them."""
 
-    def __init__(self, client: Client, owner: Any, queue: QueueDeclaration, *, ready_only: bool) -> None:
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.rows = 0
+        self.bytes = 0  #: of their bodies
+
+    def add(self, rows: bytes, count: int, size: int) -> None:
+        """Take the first `count` rows of an answer."""
+        self.parts.append(rows[: count * DELIVERY.size])
+        self.rows += count
+        self.bytes += size
+
+
+class Batches:
+    """Reads a range of a queue as Arrow batches, through `browse` of its worker. `owner` has the name of the queue;
+    `columns`: names of SCHEMA, None for all.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        owner: Any,
+        queue: QueueDeclaration,
+        *,
+        ready_only: bool,
+        columns: Collection[str] | None = None,
+    ) -> None:
         self._client = client
         self._owner = owner
         self._queue = queue
         self._ready_only = ready_only
+        self._columns = _Columns(owner.name, COLUMNS if columns is None else columns)
 
-    @staticmethod
-    def empty() -> pa.RecordBatch:
+    def empty(self) -> pa.RecordBatch:
         """A batch without rows."""
-        return pa.RecordBatch.from_pylist([], SCHEMA)
+        nothing = (bytes(4) if name.endswith("_ends") else b"" for name in Found._fields[1:])
+        return self._columns.batch(Found(0, *nothing))
 
     def read(self, start: int, end: int, *, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-        """Yield the messages [start, end) in order, in batches of about `bytes_max` bytes of bodies."""
+        """Yield the messages [start, end) in order, `rows_max` at most, in batches of about `bytes_max` bytes of bodies (as
+        many rows as there are, if those are not wanted).
+        """
         bytes_max = min(bytes_max, BYTES_MAX)
-        columns = _Columns(self._owner.name)
+        parts: list[pa.RecordBatch] = []  # of one batch: more than one only where files moved
         at, left, stalled, patience = start, rows_max, 0, Patience()
+        room = bytes_max
         while 0 <= at < end and left > 0:
-            count = min(end - at, left, BROWSE_ROWS)
-            answer = self._client.ask_queue(self._queue, partial(_browse, at, count, self._ready_only), Rows)
-            rows, following = answer.rows, answer.next
-            table = np.frombuffer(rows, _ROW)
-            if not len(table):
-                at = following if following > at else -1  # behind it there may be some, as behind many expired ones
+            asked, following, full = self._ask(at, end, min(left, ROWS_MAX), room, more=bool(parts))
+            if not asked.rows:
+                if parts and full:
+                    yield from self._whole(parts)
+                    parts, room = [], bytes_max
+                    continue
+                at = following
                 continue
-            table = table[: int(np.searchsorted(table["sequence"], end))]
-            fitting = self._fitting(table, bytes_max - columns.bytes)
-            if not fitting and columns.rows:
-                yield columns.batch()
-                columns = _Columns(self._owner.name)
-                fitting = self._fitting(table, bytes_max)
-            wanted = max(fitting, 1) if len(table) else 0
-            if not wanted:
-                break
             try:
                 handle = self._client.handle(self._client.current(self._queue), self._owner, Message)
-                found = self._client.core.columns(handle, rows[: wanted * DELIVERY.size])
+                rows = asked.parts[0] if len(asked.parts) == 1 else b"".join(asked.parts)
+                found = Found(*self._client.core.columns(handle, rows, self._columns.asked, self._columns.plain))
             except AttachmentLost:
                 continue
-            read = found[0]
-            left -= read
-            if read:
-                columns.add(found)
+            left -= found.rows
+            if found.rows:
+                parts.append(self._columns.batch(found))
+                room -= len(found.values)
                 stalled = 0
-            # A row whose file moved into the segments meanwhile is asked for again; one that stays bad is left out.
-            at = int(table["sequence"][read]) if read < len(table) else following if following > at else -1
-            if read < wanted:
+            if found.rows < asked.rows:
+                # A row whose file moved into the segments meanwhile is asked for again; one that stays bad is left out.
+                at = DELIVERY.unpack(rows[found.rows * DELIVERY.size : (found.rows + 1) * DELIVERY.size], "sequence")
                 stalled += 1
                 at += stalled > 3 and not patience.again()
-        if columns.rows:
-            yield columns.batch()
+                continue
+            at = following
+            if full and parts:
+                yield from self._whole(parts)
+                parts, room = [], bytes_max
+        if parts:
+            yield from self._whole(parts)
+
+    def _ask(self, start: int, end: int, rows_max: int, room: int, *, more: bool) -> tuple[_Asked, int, bool]:
+        """Rows of [start, end) whose bodies fit into `room` bytes, one at least unless they are `more` for a batch; where
+        to go on, -1: nowhere; whether the batch is full."""
+        asked, at = _Asked(), start
+        while 0 <= at < end and asked.rows < rows_max:
+            count = min(end - at, rows_max - asked.rows, BROWSE_ROWS)
+            answer = self._client.ask_queue(self._queue, partial(_browse, at, count, self._ready_only), Rows)
+            following = answer.next if answer.next > at else -1
+            table = np.frombuffer(answer.rows, _ROW)
+            if not len(table):
+                at = following  # behind it there may be some, as behind many expired ones
+                continue
+            here = len(table) if table["sequence"][-1] < end else int(np.searchsorted(table["sequence"], end))
+            sizes = self._columns.sizes(table[:here])
+            size = int(sizes.sum())
+            fitting = here
+            if size > room - asked.bytes:
+                fitting = int(np.searchsorted(np.cumsum(sizes), room - asked.bytes, side="right"))
+                if not fitting and not asked.rows and not more:
+                    fitting = min(1, here)
+                size = int(sizes[:fitting].sum())
+            if fitting:
+                asked.add(answer.rows, fitting, size)
+            if fitting < here:
+                return asked, int(table["sequence"][fitting]), True
+            at = following if here == len(table) else -1
+        return asked, at, False
 
     @staticmethod
-    def _fitting(table: np.ndarray[Any, Any], room: int) -> int:
-        """How many of the rows have bodies that fit into `room` bytes together."""
-        sizes = table["body_length"].astype(np.int64) - table["meta_length"]
-        return int(np.searchsorted(np.cumsum(sizes), room, side="right"))
+    def _whole(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """One batch, or more where metadata is too long for one."""
+        if len(parts) == 1:
+            return parts
+        whole: list[pa.RecordBatch] = pa.Table.from_batches(parts).combine_chunks().to_batches()
+        return whole

@@ -702,15 +702,18 @@ class Queue:
         self._client.declare("delete_queue", name=self.name)
         self._client.router()
 
-    def subscription(self, name: str) -> Subscription:
-        """A subscription of this queue; created if it does not exist. It claims messages in numbered batches that
-        outlive its reader: whoever reads again after a failure gets the same batches, as Spark does for each batch of a
-        stream. For programs that keep their own place, and settle up to it; all others get and ack.
+    def subscription(self, name: str, *, create: bool = True) -> Subscription:
+        """A subscription of this queue; created if it does not exist (`create=False`: QueueNotFound). It claims messages
+        in numbered batches that outlive its reader: whoever reads again after a failure gets the same batches, as Spark
+        does for each batch of a stream. For programs that keep their own place, and settle up to it; all others get and
+        ack.
         """
         check_name(name, "subscription")
         if not self._handle.usable:
             self._renew()
         declared = self._client.catalog().subscription(self.name, name)
+        if declared is None and not create:
+            raise QueueNotFound(f"queue {self.name!r} has no subscription {name!r}: it was deleted, or never made")
         if declared is None:
             answer = self._client.declare("subscription", queue=self.name, name=name)
             declared = msgspec.convert(answer["queue"], QueueDeclaration)

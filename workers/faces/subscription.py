@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from warren.engine.catalog.catalog import QueueDeclaration
@@ -13,6 +13,7 @@ from warren.workers.client.arguments import (
 )
 from warren.workers.faces.browse import BROWSE_ROWS, UNLIMITED, browse
 from warren.workers.faces.message import Message
+from warren.workers.faces.queue_range import QueueRange, incarnation_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,7 @@ class Subscription:
         self._client = client
         self._claims = _Claims(queue.name, declaration)
         #: another one after the subscription was deleted and made anew: its claim numbers mean other messages
-        self.incarnation = f"{client.attachment().superblock.node_id:012x}-{declaration.lasting_id}"
+        self.incarnation = incarnation_of(client, declaration)
 
     def __reduce__(self) -> NoReturn:
         """It cannot be pickled: TypeError."""
@@ -80,14 +81,34 @@ class Subscription:
             read += [message for message in found if message is not None and message.delivery_tag < end]
         return read
 
-    def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
-        """The same as an Arrow batch (faces/arrow.py) of about `max_bytes` of bodies, at least one message."""
-        from warren.workers.faces.arrow import Batches
+    def read_arrow(
+        self,
+        start: int,
+        end: int,
+        max_bytes: int = UNLIMITED,
+        *,
+        max_messages: int = UNLIMITED,
+        columns: Collection[str] | None = None,
+    ) -> pa.RecordBatch:
+        """The same as an Arrow batch (faces/arrow.py) of `max_messages` and about `max_bytes` of bodies at most, of at
+        least one message. `columns`: names of those that are wanted; bodies that are not are not read.
+        """
+        from warren.workers.faces.arrow import checked_columns
 
         start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
-        most = checked_count(max_bytes, "max_bytes")
-        batches = Batches(self._client, self._claims, self._claims.declaration, ready_only=False)
-        return next(batches.read(start, end, rows_max=UNLIMITED, bytes_max=most), None) or batches.empty()
+        bytes_max, rows_max = checked_count(max_bytes, "max_bytes"), checked_count(max_messages, "max_messages")
+        wanted = checked_columns(columns)
+        return self._range().read_arrow(start, end, rows_max=rows_max, bytes_max=bytes_max, columns=wanted)
+
+    def fitting(self, start: int, end: int, max_bytes: int) -> int:
+        """The number behind the claims from `start` on that have `max_bytes` bytes of metadata and bodies at most, but one
+        claim at least; `end` at most.
+        """
+        start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
+        return self._range().fitting(start, end, min(checked_count(max_bytes, "max_bytes"), UNLIMITED))
+
+    def _range(self) -> QueueRange:
+        return QueueRange(self._client, self._claims, self._claims.declaration)
 
     def ack(self, upto: int) -> int:
         """Ack every claim below `upto`; returns how many there were."""

@@ -354,9 +354,10 @@ class Queue:
         while (batch := await self._loop.do(next, batches, None)) is not None:
             yield batch
 
-    async def subscription(self, name: str) -> Subscription:
-        """A subscription (durable numbered claims) of this queue; created if it does not exist."""
-        return Subscription(self._loop, self, await self._loop.do(self._underneath.subscription, name))
+    async def subscription(self, name: str, *, create: bool = True) -> Subscription:
+        """A subscription (durable numbered claims) of this queue: as warren.Queue.subscription."""
+        found = await self._loop.do(self._underneath.subscription, name, create=create)
+        return Subscription(self._loop, self, found)
 
     async def purge(self, timeout: float | None = 30.0) -> int:
         """Drop all ready messages; returns how many."""

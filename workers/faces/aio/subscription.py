@@ -4,6 +4,7 @@ what blocks.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from warren.workers.faces import subscription
@@ -59,9 +60,23 @@ class Subscription:
         """The claimed messages [start, end), in order: as warren.Subscription.read. They are acked by `ack(upto)`."""
         return await self._loop.do(self._subscription.read, start, end)
 
-    async def read_arrow(self, start: int, end: int, max_bytes: int = UNLIMITED) -> pa.RecordBatch:
-        """The same as an Arrow batch of about `max_bytes` of bodies, at least one message."""
-        return await self._loop.do(self._subscription.read_arrow, start, end, max_bytes)
+    async def read_arrow(
+        self,
+        start: int,
+        end: int,
+        max_bytes: int = UNLIMITED,
+        *,
+        max_messages: int = UNLIMITED,
+        columns: Collection[str] | None = None,
+    ) -> pa.RecordBatch:
+        """The same as an Arrow batch: as warren.Subscription.read_arrow."""
+        return await self._loop.do(
+            self._subscription.read_arrow, start, end, max_bytes, max_messages=max_messages, columns=columns
+        )
+
+    async def fitting(self, start: int, end: int, max_bytes: int) -> int:
+        """How far claims go that have so many bytes: as warren.Subscription.fitting."""
+        return await self._loop.do(self._subscription.fitting, start, end, max_bytes)
 
     async def ack(self, upto: int) -> int:
         """Ack every claim below `upto`; returns how many there were."""

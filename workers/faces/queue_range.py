@@ -1,0 +1,94 @@
+"""Where messages of a queue lie, and those of a range of sequences: for readers that come back to what they saw.
+
+A `QueueRange` looks at a queue, or at the claims of a subscription, and takes nothing. Its incarnation tells a queue from
+a later one of the same name, whose sequences are other messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warren.engine.queues import control
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.engine.catalog.catalog import QueueDeclaration
+    from warren.workers.client.client import Client
+    from warren.workers.faces.queues import Queue
+
+
+def incarnation_of(client: Client, queue: QueueDeclaration) -> str:
+    """Another one after the queue was deleted and declared anew, and in every other node."""
+    return f"{client.attachment().superblock.node_id:012x}-{queue.lasting_id}"
+
+
+def _ready_spans(start: int, queue: QueueDeclaration) -> control.ReadySpans:
+    return control.ReadySpans(queue.id, start)
+
+
+def _measure(start: int, end: int, size: int, one: bool, queue: QueueDeclaration) -> control.Measure:
+    return control.Measure(queue.id, start, end, size, one)
+
+
+def range_of(queue: Queue) -> QueueRange:
+    """What lies in a queue."""
+    return QueueRange(queue._client, queue, queue._declaration)
+
+
+class QueueRange:
+    """The messages of a queue by their sequences. `owner` has the name of the queue."""
+
+    def __init__(self, client: Client, owner: Any, queue: QueueDeclaration) -> None:
+        self.incarnation = incarnation_of(client, queue)
+        self._client = client
+        self._owner = owner
+        self._queue = queue
+
+    def ready(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Spans of sequences of ready messages that have not expired: rows of (first, end), ascending.
+
+        Raises QueueNotFound, TimedOut, PeerLost.
+        """
+        found: list[np.ndarray[Any, Any]] = []
+        start, end = 0, 1
+        while start < end:
+            answer = self._client.ask_queue(self._queue, partial(_ready_spans, start), control.Spans)
+            found.append(np.frombuffer(answer.spans, "<i8").reshape(-1, 2))
+            start, end = answer.next, answer.end
+        spans = np.concatenate(found)
+        spans[:, 1] += spans[:, 0]
+        if len(spans) < 2:
+            return spans
+        begins = np.append(True, spans[1:, 0] != spans[:-1, 1])  # else an answer ended in the middle of it
+        return np.stack([spans[begins, 0], spans[np.append(begins[1:], True), 1]], axis=1)
+
+    def fitting(self, start: int, end: int, max_bytes: int) -> int:
+        """The sequence behind the messages from `start` on that have `max_bytes` bytes together, one at least; `end` at
+        most. Raises as ready().
+        """
+        at, left = start, max_bytes
+        while at < end:
+            request = partial(_measure, at, end, left, at == start)
+            answer = self._client.ask_queue(self._queue, request, control.Measured)
+            if answer.full or answer.next <= at:
+                return answer.next
+            at, left = answer.next, max(0, left - answer.bytes)
+        return at
+
+    def read_arrow(
+        self, start: int, end: int, *, rows_max: int, bytes_max: int, columns: Collection[str] | None = None
+    ) -> pa.RecordBatch:
+        """The messages that are there of [start, end), ready or with a consumer, in order: an Arrow batch (faces/arrow.py)
+        of `rows_max` rows and about `bytes_max` bytes of bodies, one at least.
+
+        Raises QueueNotFound, also when the queue was declared anew, TimedOut, PeerLost, StoreError.
+        """
+        from warren.workers.faces.arrow import Batches
+
+        batches = Batches(self._client, self._owner, self._queue, ready_only=False, columns=columns)
+        return next(batches.read(start, end, rows_max=rows_max, bytes_max=bytes_max), None) or batches.empty()
