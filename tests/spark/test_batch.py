@@ -43,7 +43,7 @@ def test_rows(spark: Any, node: warren.Node, queue: warren.Queue, reading: Optio
     }
     assert (first.delivery_count, first.tag) == (0, None)
     assert len(first.msg_id) == 16
-    assert (bytes(second.key), bytes(second.value), second.headers) == (queue.name.encode(), b"", [])
+    assert (bytes(second.key), bytes(second.value), second.headers) == (queue.name.encode(), b"", None)
     assert second.offset == first.offset + 1
 
 
@@ -52,6 +52,25 @@ def test_columns_can_be_left_out(spark: Any, queue: warren.Queue, reading: Optio
     assert "value" not in spark.read.format("warren").options(**reading(includeValue="false")).load().columns
     frame = spark.read.format("warren").schema("offset long, key binary").options(**reading()).load()
     assert [row.offset for row in frame.collect()] == [0, 1]
+
+
+def test_names_of_columns_and_options_in_any_case(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    queue.put(b"x")
+    options = {name.upper(): value for name, value in reading(batchRows="10").items()}
+    [row] = spark.read.format("warren").schema("VALUE binary, Offset long").options(**options).load().collect()
+    assert row.asDict() == {"VALUE": bytearray(b"x"), "Offset": 0}
+
+
+def test_a_table(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    """Spark calls the option `path` of a table its location."""
+    queue.put_many([b"a", b"b"])
+    given = ", ".join(f"{name} '{value}'" for name, value in reading(minPartitions="1").items())
+    spark.sql(f"CREATE TABLE waiting USING warren OPTIONS ({given})")
+    try:
+        rows = spark.sql("SELECT cast(value AS string) AS v FROM waiting ORDER BY offset DESC").collect()
+        assert [row.v for row in rows] == ["b", "a"]
+    finally:
+        spark.sql("DROP TABLE waiting")
 
 
 def test_bodies_of_the_store_and_many_of_them(spark: Any, queue: warren.Queue, reading: Options) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from warren.engine.errors import StoreError, UsageError
@@ -23,6 +24,7 @@ from warren.workers.spark.queue_source import ClaimPartition, QueueStreamReader
 from warren.workers.spark.schema import row_schema
 
 BODY_BYTES = 10
+ANSWER = 7  #: claims of one answer, at most
 
 
 class Claims:
@@ -46,7 +48,7 @@ class Claims:
         assert max_messages >= 1
         assert max_bytes >= 1
         start = len(self.claimed)
-        count = min(max_messages, max(1, max_bytes // BODY_BYTES))
+        count = min(max_messages, ANSWER, max(1, max_bytes // BODY_BYTES))
         self.claimed += self.waiting[:count]
         del self.waiting[:count]
         return start, len(self.claimed)
@@ -57,9 +59,18 @@ class Claims:
         self.base = max(self.base, upto)
         return upto
 
-    def read_arrow(self, start: int, end: int, max_bytes: int) -> pa.RecordBatch:
+    def measure(self, start: int, end: int, max_bytes: int = 1 << 60) -> tuple[int, int]:
+        assert self.base <= start < end <= len(self.claimed)
+        stop = min(end, start + max(1, max_bytes // BODY_BYTES))
+        return stop, (stop - start) * BODY_BYTES
+
+    def read_arrow(
+        self, start: int, end: int, max_bytes: int, *, max_messages: int, columns: list[str]
+    ) -> pa.RecordBatch:
         first = max(start, self.base)
-        numbers = range(first, min(end, len(self.claimed), first + max(1, max_bytes // BODY_BYTES)))
+        most = min(max_messages, max(1, max_bytes // BODY_BYTES))
+        numbers = range(first, min(end, len(self.claimed), first + most))
+        self.asked = columns
         return pa.RecordBatch.from_pydict(
             {
                 "offset": pa.array(numbers, pa.int64()),
@@ -70,12 +81,21 @@ class Claims:
         )
 
 
+class NoOwner:
+    """Nobody else is there."""
+
+    def __init__(self, directory: str, number: int, what: str) -> None:
+        assert (directory, number) == ("/data", 7) or number == 9
+        assert "orders" in what
+
+
 @pytest.fixture
 def reader_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make readers of a given subscription; each stands for a new planner process."""
 
     def make(claims: Claims, **more: str) -> QueueStreamReader:
-        monkeypatch.setattr(QueueStreamReader, "_subscription", lambda _self, _role: claims)
+        monkeypatch.setattr(QueueStreamReader, "_subscription", lambda _self, _role, _create=False: claims)
+        monkeypatch.setattr(queue_source, "Owner", NoOwner)
         options = QueueReadOptions.parse({"path": "/data", "queue": "orders", "minPartitions": "3", **more})
         return QueueStreamReader(options, row_schema())
 
@@ -121,6 +141,51 @@ def test_limits(reader_of: Any, limit: ReadLimit, count: int) -> None:
     reader = reader_of(Claims(20), maxOffsetsPerTrigger="1")  # which ReadAllAvailable must ignore
     start = reader.initialOffset()
     assert len(list(bodies(reader, start, reader.latestOffset(start, limit)))) == count
+
+
+def test_claims_of_a_dead_run_keep_to_the_limit_of_bytes(reader_of: Any) -> None:
+    """As behind a lost checkpoint, where everything is claimed already."""
+    claims = Claims(20)
+    reader_of(claims).latestOffset(reader_of(claims).initialOffset(), ReadAllAvailable())
+    reader = reader_of(claims)
+    start, batches = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, ReadMaxBytes(65))) != start:
+        batches.append(list(bodies(reader, start, end)))
+        start = end
+    assert [len(batch) for batch in batches] == [6, 6, 6, 2]
+    assert sum(batches, []) == list(range(20))
+
+
+def test_both_limits_hold(reader_of: Any) -> None:
+    for rows, count in ((17, 9), (5, 5)):
+        reader = reader_of(Claims(20), maxBytesPerTrigger="95")
+        start = reader.initialOffset()
+        assert len(list(bodies(reader, start, reader.latestOffset(start, ReadMaxRows(rows))))) == count
+
+
+def test_only_columns_that_are_wanted_are_asked_for(reader_of: Any) -> None:
+    claims = Claims(3)
+    reader = reader_of(claims)
+    reader.fields = StructType([StructField("DELIVERY_COUNT", IntegerType()), StructField("topic", StringType())])
+    start = reader.initialOffset()
+    [batch, *_] = reader.read(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))[0])
+    assert batch.schema.names == ["DELIVERY_COUNT", "topic"]
+    assert batch.to_pylist()[0] == {"DELIVERY_COUNT": 0, "topic": "orders"}
+    assert claims.asked == ["delivery_count", "offset"]
+
+
+def test_a_subscription_made_anew_is_refused_in_the_task(reader_of: Any) -> None:
+    claims = Claims(10)
+    reader = reader_of(claims, batchRows="2", minPartitions="1")
+    start = reader.initialOffset()
+    [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    reading = reader.read(partition)
+    next(reading)
+    claims.incarnation = "00ab-9"
+    with pytest.raises(StoreError, match="made again"):
+        next(reading)
+    with pytest.raises(StoreError, match="made again"):
+        next(reader.read(partition))
 
 
 def test_the_limit_of_the_options(reader_of: Any) -> None:
@@ -199,10 +264,10 @@ def test_an_old_checkpoint_is_data_loss(reader_of: Any) -> None:
     with pytest.raises(StoreError, match="between 0 and 10"):
         reader_of(claims).latestOffset(old, ReadAllAvailable())
     with pytest.raises(StoreError, match="failOnDataLoss"):
-        list(reader_of(claims).read(ClaimPartition(0, 10)))
+        list(reader_of(claims).read(ClaimPartition(Claims.incarnation, 0, 10)))
     tolerant = reader_of(claims, failOnDataLoss="false")
     assert tolerant.latestOffset(old, ReadAllAvailable()) == end
-    assert list(tolerant.read(ClaimPartition(0, 10))) == []
+    assert list(tolerant.read(ClaimPartition(Claims.incarnation, 0, 10))) == []
 
 
 def test_partly_lost_claims_are_an_error(reader_of: Any) -> None:
@@ -211,8 +276,11 @@ def test_partly_lost_claims_are_an_error(reader_of: Any) -> None:
     reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     claims.ack(4)
     with pytest.raises(StoreError, match="between 2 and"):
-        list(reader.read(ClaimPartition(2, 8)))
-    kept = [batch.num_rows for batch in reader_of(claims, failOnDataLoss="false").read(ClaimPartition(2, 8))]
+        list(reader.read(ClaimPartition(Claims.incarnation, 2, 8)))
+    kept = [
+        batch.num_rows
+        for batch in reader_of(claims, failOnDataLoss="false").read(ClaimPartition(Claims.incarnation, 2, 8))
+    ]
     assert sum(kept) == 4
 
 
@@ -237,7 +305,8 @@ def test_any_crashes_lose_and_double_nothing(data: st.DataObject, messages: int)
     """Killed between any two steps: committed batches hold every message once, in order, and only those are acked."""
     claims = Claims(messages)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QueueStreamReader, "_subscription", lambda _self, _role: claims)
+        patch.setattr(QueueStreamReader, "_subscription", lambda _self, _role, _create=False: claims)
+        patch.setattr(queue_source, "Owner", NoOwner)
         committed: list[int] = []
         checkpoint: dict[str, Any] | None = None  # end of the last committed batch
         planned: tuple[dict[str, Any], dict[str, Any]] | None = None  # in the offset log, and not committed

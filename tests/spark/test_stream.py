@@ -152,6 +152,18 @@ def test_messages_of_two_subscriptions_are_shared_out(
     assert taken(spark, tmp_path / "two") == new(10, 10)
 
 
+def test_one_subscription_twice_in_one_query_is_refused(
+    spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path
+) -> None:
+    """Each side of a union of a stream with itself plans the claims of the other."""
+    queue.put_many(numbers(10))
+    frame = spark.readStream.format("warren").options(**reading()).load()
+    writer = frame.union(frame).writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(StreamingQueryException, match="by this query twice"):
+        finished(writer.trigger(availableNow=True))
+    assert queue.depth() + claims(queue)[1] == 10
+
+
 def test_a_continuous_query_follows(spark: Any, queue: warren.Queue, reading: Options, tmp_path: Path) -> None:
     frame = spark.readStream.format("warren").options(**reading()).load()
     writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))

@@ -27,6 +27,11 @@ def incarnation_of(client: Client, queue: QueueDeclaration) -> str:
     return f"{client.attachment().superblock.node_id:012x}-{queue.lasting_id}"
 
 
+def number_of(incarnation: str) -> int:
+    """The number that tells a queue or subscription from all others of its node, ever."""
+    return int(incarnation.rpartition("-")[2])
+
+
 def _ready_spans(start: int, queue: QueueDeclaration) -> control.ReadySpans:
     return control.ReadySpans(queue.id, start)
 
@@ -67,18 +72,18 @@ class QueueRange:
         begins = np.append(True, spans[1:, 0] != spans[:-1, 1])  # else an answer ended in the middle of it
         return np.stack([spans[begins, 0], spans[np.append(begins[1:], True), 1]], axis=1)
 
-    def fitting(self, start: int, end: int, max_bytes: int) -> int:
-        """The sequence behind the messages from `start` on that have `max_bytes` bytes together, one at least; `end` at
-        most. Raises as ready().
+    def measure(self, start: int, end: int, max_bytes: int) -> tuple[int, int]:
+        """The sequence behind the messages from `start` on that have `max_bytes` bytes of metadata and bodies at most, but
+        one message at least, `end` at most; and how many bytes they have. Raises as ready().
         """
-        at, left = start, max_bytes
+        at, size = start, 0
         while at < end:
-            request = partial(_measure, at, end, left, at == start)
+            request = partial(_measure, at, end, max(0, max_bytes - size), at == start)
             answer = self._client.ask_queue(self._queue, request, control.Measured)
-            if answer.full or answer.next <= at:
-                return answer.next
-            at, left = answer.next, max(0, left - answer.bytes)
-        return at
+            going, at, size = answer.next > at and not answer.full, answer.next, size + answer.bytes
+            if not going:
+                break
+        return at, size
 
     def read_arrow(
         self, start: int, end: int, *, rows_max: int, bytes_max: int, columns: Collection[str] | None = None

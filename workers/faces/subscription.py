@@ -100,12 +100,12 @@ class Subscription:
         wanted = checked_columns(columns)
         return self._range().read_arrow(start, end, rows_max=rows_max, bytes_max=bytes_max, columns=wanted)
 
-    def fitting(self, start: int, end: int, max_bytes: int) -> int:
-        """The number behind the claims from `start` on that have `max_bytes` bytes of metadata and bodies at most, but one
-        claim at least; `end` at most.
+    def measure(self, start: int, end: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
+        """How far claims from `start` on go that have `max_bytes` bytes of metadata and bodies at most, but one claim at
+        least: the number behind them, `end` at most, and how many bytes they have.
         """
         start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
-        return self._range().fitting(start, end, min(checked_count(max_bytes, "max_bytes"), UNLIMITED))
+        return self._range().measure(start, end, min(checked_count(max_bytes, "max_bytes"), UNLIMITED))
 
     def _range(self) -> QueueRange:
         return QueueRange(self._client, self._claims, self._claims.declaration)

@@ -18,6 +18,7 @@ from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import check_schema, row_schema
 from warren.workers.spark.sink import QueueStreamWriter, QueueWriter
 from warren.workers.spark.sink_options import SinkOptions
+from warren.workers.spark.tables import is_table, keeping, kept, plain_options
 
 
 class WarrenDataSource(DataSource):
@@ -25,7 +26,8 @@ class WarrenDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._given = dict(options)
+        self._is_table = is_table(options)
+        self._given = plain_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -35,17 +37,18 @@ class WarrenDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the row's schema, as the options say."""
         options = QueueReadOptions.parse(self._given)
-        return row_schema(value=options.include_value, headers=options.include_headers)
+        schema = row_schema(value=options.include_value, headers=options.include_headers)
+        return keeping(schema, self._given) if self._is_table else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         check_schema(schema)
-        return QueueReader(QueueReadOptions.parse(self._given), schema)
+        return QueueReader(QueueReadOptions.parse(kept(schema, self._given)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         check_schema(schema)
-        return QueueStreamReader(QueueReadOptions.parse(self._given), schema)
+        return QueueStreamReader(QueueReadOptions.parse(kept(schema, self._given)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""

@@ -51,12 +51,17 @@ class ClaimOffset:
                 f"reads queue {queue!r}, subscription {subscription!r}; a changed query needs a new checkpointLocation"
             )
         if self.incarnation != incarnation:
-            raise StoreError(
-                f"the subscription {subscription!r} of queue {queue!r} was deleted and made again since the "
-                f"checkpoint was written (then {self.incarnation}, now {incarnation}); its claim numbers mean "
-                "other messages. Start with a new checkpointLocation: what is claimed and not acked will be "
-                "delivered to it"
-            )
+            raise StoreError(made_again(queue, subscription, self.incarnation, incarnation))
+
+
+def made_again(queue: str, subscription: str, then: str, now: str) -> str:
+    """What is said of claim numbers that mean other messages by now."""
+    return (
+        f"the subscription {subscription!r} of queue {queue!r} was deleted and made again since the "
+        f"checkpoint was written (then {then}, now {now}); its claim numbers mean "
+        "other messages. Start with a new checkpointLocation: what is claimed and not acked will be "
+        "delivered to it"
+    )
 
 
 def cut(start: int, end: int, *, parts_min: int, records_max: int | None) -> list[tuple[int, int]]:

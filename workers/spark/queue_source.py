@@ -9,12 +9,18 @@ and at the end of an AvailableNow run; `commit(end)` comes only when the next ba
 
 Crash points of the stream (driver killed)
   after claiming, before Spark logged the batch: the restart finds the claims beyond its offset, and plans them first
+  between two claims of one batch: the same, with fewer of them
   batch logged, not committed: replayed, the same claims
   batch committed, not acked: acked by the restart's first `latestOffset`
   checkpoint lost: the claims not acked are delivered again, marked so by delivery_count
 
-A batch read plans the length of the queue at that moment, and repeats it in every action on the same DataFrame;
-messages that consumers acked since are missing from it.
+A batch read plans the sequences that are ready at that moment, and every action on the same DataFrame reads those: from
+the queue, or from a consumer that has them and did not ack. What has left the queue is an error that says how many they
+are, or with failOnDataLoss=false a line in the log.
+
+Invariant of both: a partition carries the incarnation of what it was planned from, and a task looks at it before and
+after each read. So numbers of a queue or subscription that was deleted and made anew are never taken for the old ones.
+Only the planner of a stream creates a subscription, when there is no checkpoint.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -35,32 +42,41 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from warren.engine.errors import StoreError, UsageError
+from warren.engine.errors import QueueNotFound, StoreError, UsageError
+from warren.engine.saying import counted
+from warren.workers.faces.queue_range import number_of, range_of
 from warren.workers.spark.client import node_of
-from warren.workers.spark.offsets import ClaimOffset, cut
+from warren.workers.spark.offsets import ClaimOffset, cut, made_again
+from warren.workers.spark.owner import Owner
 from warren.workers.spark.queue_options import QueueReadOptions
-from warren.workers.spark.schema import arrow_schema, to_spark_batch
+from warren.workers.spark.queue_spans import Plan, cut_spans
+from warren.workers.spark.schema import arrow_schema, columns_of, to_spark_batch
 
 if TYPE_CHECKING:
+    from warren.workers.faces.queue_range import QueueRange
     from warren.workers.faces.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
 #: no limit, for the engine's numbers
 UNLIMITED = (1 << 62) - 1
+#: claims of one answer of a worker
+ONE_ANSWER = 1 << 18
 
 
 @dataclass
 class BrowsePartition(InputPartition):
-    """The whole of a batch read: up to `messages_max` messages from the head of the queue."""
+    """Messages of a queue: spans of sequences as pairs of 64-bit numbers (first, end), ascending."""
 
-    messages_max: int
+    incarnation: str
+    spans: bytes
 
 
 @dataclass
 class ClaimPartition(InputPartition):
     """The claims [start, end) of a subscription; those below `again_below` may have been delivered before."""
 
+    incarnation: str
     start: int
     end: int
     again_below: int = 0
@@ -74,18 +90,59 @@ class QueueReader(DataSourceReader):
         self.fields = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan: what is ready now, and no more than that."""
-        node = node_of(self.options.path, "planner", self.options.timeout_s)
-        return [BrowsePartition(len(node.queue(self.options.queue, create=False)))]
+        """Plan: what is ready now, cut into spans of sequences for the executors."""
+        found = self._range("planner")
+        cuts = cut_spans(
+            found.ready(),
+            parts_min=self.options.partitions_min,
+            records_max=self.options.records_per_partition_max,
+        )
+        return [BrowsePartition(found.incarnation, spans.tobytes()) for spans in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages as Arrow batches; runs in an executor."""
+        """Yield the messages as Arrow batches; runs in an executor. StoreError when some of them are gone."""
         assert isinstance(partition, BrowsePartition)
         options = self.options
-        queue = node_of(options.path, "executor", options.timeout_s).queue(options.queue, create=False)
         wanted = arrow_schema(self.fields)
-        for batch in queue.browse_arrow(partition.messages_max, max_bytes=options.batch_bytes):
-            yield to_spark_batch(batch, wanted, options.queue)
+        columns = columns_of(wanted)
+        plan = Plan(np.frombuffer(partition.spans, "<i8").reshape(-1, 2))
+        found = self._checked_range(partition)
+        position, gone = plan.start, 0
+        while position < plan.end:
+            batch = found.read_arrow(
+                position, plan.end, rows_max=options.batch_rows, bytes_max=options.batch_bytes, columns=columns
+            )
+            self._checked_range(partition)
+            planned, reached = plan.of(batch, position)
+            missing = plan.count(position, reached) - planned.num_rows
+            if missing and options.fail_on_data_loss:
+                raise StoreError(self._gone(missing) + "; failOnDataLoss=false reads the others")
+            gone += missing
+            position = reached
+            if planned.num_rows:
+                yield to_spark_batch(planned, wanted, options.queue)
+        if gone:
+            log.warning("%s; reading the others, as failOnDataLoss=false says", self._gone(gone))
+
+    def _range(self, role: str) -> QueueRange:
+        node = node_of(self.options.path, role, self.options.timeout_s)
+        return range_of(node.queue(self.options.queue, create=False))
+
+    def _checked_range(self, partition: BrowsePartition) -> QueueRange:
+        found = self._range("executor")
+        if found.incarnation != partition.incarnation:
+            raise StoreError(
+                f"queue {self.options.queue!r} was deleted and declared again since this read was planned (then "
+                f"{partition.incarnation}, now {found.incarnation}); load a new DataFrame"
+            )
+        return found
+
+    def _gone(self, count: int) -> str:
+        return (
+            f"{counted(count, 'message')} of queue {self.options.queue!r} that were there when this read was planned "
+            "left it meanwhile: acked, claimed, expired, dropped, delayed by a return, or damaged. Load a new DataFrame "
+            "for what is there now"
+        )
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -100,12 +157,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._again_below: int | None = None
         #: AvailableNow: claims from here on are for a later run
         self._target: int | None = None
+        #: held by the planner from its first look on
+        self._owner: Owner | None = None
 
     # -- the driver's side --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts: the lowest claim not acked, which is delivered again."""
-        subscription = self._subscription("planner")
+        subscription = self._planned(create=True)
         base, end = subscription.range()
         if self._again_below is None:  # Spark asks again after the first claims
             self._again_below = end
@@ -121,28 +180,30 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run: what is claimed by now, and as many messages as are ready now."""
-        subscription = self._subscription("planner")
+        subscription = self._planned(create=True)
         self._target = subscription.range()[1] + subscription.ready()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what is committed (all below `start`), and return the end of the next micro-batch, claiming as needed."""
         position = ClaimOffset.from_json(start)
-        subscription = self._subscription("planner")
+        subscription = self._planned()
         base, end = self._checked_range(subscription, position)
         if position.next > base:
             subscription.ack(position.next)
-        if end > position.next:
-            # Claimed by a run that died before it planned them, or cut off by the limit of the last batch.
-            stop = end if self._target is None else min(end, max(self._target, position.next))
-            if isinstance(limit, ReadMaxRows):
-                stop = min(stop, position.next + limit.max_rows)
-        else:
-            stop = self._claim(subscription, position.next, limit)
+        messages, size = self._limits(limit)
+        if self._target is not None:
+            messages = min(messages, max(0, self._target - position.next))
+        if end == position.next:
+            end = self._claim(subscription, end, messages, size)
+        # Else they were claimed by a run that died before it planned them, or cut off by the limit of the last batch.
+        stop = min(end, position.next + messages)
+        if size < UNLIMITED and stop > position.next:
+            stop, _bytes = subscription.measure(position.next, stop, size)
         return self._offset(subscription, stop).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset that a reader without a limit would reach now; Spark shows it as the stream's lag."""
-        subscription = self._subscription("planner")
+        subscription = self._planned()
         return self._offset(subscription, subscription.range()[1] + subscription.ready()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -150,7 +211,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = ClaimOffset.from_json(start), ClaimOffset.from_json(end)
         if last.next <= first.next:
             return []
-        subscription = self._subscription("planner")
+        subscription = self._planned()
+        last.check_same(self.options.queue, self.options.subscription, subscription.incarnation)
         _base, known = self._checked_range(subscription, first)
         assert self._again_below is not None
         if last.next > known:
@@ -161,7 +223,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts_min=self.options.partitions_min,
             records_max=self.options.records_per_partition_max,
         )
-        return [ClaimPartition(low, high, self._again_below) for low, high in ranges]
+        return [ClaimPartition(subscription.incarnation, low, high, self._again_below) for low, high in ranges]
+
+    def stop(self) -> None:
+        """Let the subscription go."""
+        if self._owner is not None:
+            self._owner.release()
+            self._owner = None
 
     # -- the executors' side ------------------------------------------------------------------------------------
 
@@ -169,12 +237,19 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the claims of a range as Arrow batches; StoreError when some of them are gone."""
         assert isinstance(partition, ClaimPartition)
         options = self.options
-        subscription = self._subscription("executor")
         wanted = arrow_schema(self.fields)
+        columns = columns_of(wanted)
+        subscription = self._read_from(partition)
         position = partition.start
         while position < partition.end:
-            stop = min(partition.end, position + options.batch_rows)
-            batch = subscription.read_arrow(position, stop, max_bytes=options.batch_bytes)
+            batch = subscription.read_arrow(
+                position,
+                partition.end,
+                options.batch_bytes,
+                max_messages=options.batch_rows,
+                columns=columns,
+            )
+            subscription = self._read_from(partition)
             if batch.num_rows == 0:
                 self._lost(position, partition.end)
                 return
@@ -187,11 +262,35 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- both ---------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known_end": None, "_again_below": None, "_target": None}
+        return {**self.__dict__, "_known_end": None, "_again_below": None, "_target": None, "_owner": None}
 
-    def _subscription(self, role: str) -> Subscription:
+    def _subscription(self, role: str, create: bool = False) -> Subscription:
         node = node_of(self.options.path, role, self.options.timeout_s)
-        return node.queue(self.options.queue, create=False).subscription(self.options.subscription)
+        return node.queue(self.options.queue, create=False).subscription(self.options.subscription, create=create)
+
+    def _planned(self, create: bool = False) -> Subscription:
+        """The subscription, for the reader that plans: it is this reader's alone. `create`: there is no checkpoint."""
+        try:
+            subscription = self._subscription("planner", create)
+        except QueueNotFound as problem:
+            raise StoreError(
+                f"{problem}. If it was deleted, its claims are in the queue again: start with a new checkpointLocation"
+            ) from None
+        if self._owner is None:
+            what = f"subscription {self.options.subscription!r} of queue {self.options.queue!r}"
+            self._owner = Owner(self.options.path, number_of(subscription.incarnation), what)
+        return subscription
+
+    def _read_from(self, partition: ClaimPartition) -> Subscription:
+        """The subscription, for a task: the one that it was planned from, or StoreError."""
+        subscription = self._subscription("executor")
+        if subscription.incarnation != partition.incarnation:
+            raise StoreError(
+                made_again(
+                    self.options.queue, self.options.subscription, partition.incarnation, subscription.incarnation
+                )
+            )
+        return subscription
 
     def _offset(self, subscription: Subscription, claim: int) -> ClaimOffset:
         return ClaimOffset(self.options.queue, self.options.subscription, subscription.incarnation, claim)
@@ -215,26 +314,37 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_end = end
         return base, end
 
-    def _claim(self, subscription: Subscription, position: int, limit: ReadLimit) -> int:
-        """Claim new messages from `position`, within the limit and the run's target; the end of the claims."""
-        messages, size = UNLIMITED, UNLIMITED
+    def _limits(self, limit: ReadLimit) -> tuple[int, int]:
+        """The most messages and bytes of a micro-batch."""
         if isinstance(limit, ReadMaxRows):
-            messages = limit.max_rows
-            size = self.options.bytes_per_trigger_max or UNLIMITED
-        elif isinstance(limit, ReadMaxBytes):
-            size = limit.max_bytes
-        if self._target is not None:
-            messages = min(messages, self._target - position)
-        if messages <= 0:
-            return position
-        start, end = subscription.claim(messages, size)
-        if end > start and start != position:
-            raise UsageError(
-                f"claims of subscription {self.options.subscription!r} continued at {start} instead of {position}: "
-                'another query claims, too. Give each its own .option("subscription", "…")'
-            )
+            return limit.max_rows, self.options.bytes_per_trigger_max or UNLIMITED
+        if isinstance(limit, ReadMaxBytes):
+            return UNLIMITED, limit.max_bytes
+        return UNLIMITED, UNLIMITED
+
+    def _claim(self, subscription: Subscription, position: int, messages: int, size: int) -> int:
+        """Claim new messages from `position` on; the end of the claims, which is `position` if nothing is ready.
+
+        An answer has some 260,000 claims at most, so they are asked for until that many are there, or no more are ready.
+        Without a limit, as many as are ready now: who publishes without a pause does not keep it here.
+        """
+        if messages == UNLIMITED:
+            messages = max(subscription.ready(), ONE_ANSWER)
+        end, left = position, size
+        while end - position < messages and left > 0:
+            start, following = subscription.claim(messages - (end - position), left)
+            if following == start:
+                break
+            if start != end:
+                raise UsageError(
+                    f"claims of subscription {self.options.subscription!r} continued at {start} instead of {end}: "
+                    'another query claims, too. Give each its own .option("subscription", "…")'
+                )
+            end = following
+            if size < UNLIMITED:
+                left -= subscription.measure(start, end)[1]
         self._known_end = max(position, end)
-        return self._known_end
+        return end
 
     def _beyond(self, wanted: int, end: int) -> str:
         return (

@@ -7,9 +7,10 @@ tested against PySpark's own conversion.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -25,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from warren.engine.errors import UsageError
+from warren.workers.faces.arrow import repeated
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _ARROW_HEADERS = pa.list_(
@@ -65,12 +67,21 @@ def row_schema(*, value: bool = True, headers: bool = False) -> StructType:
     return StructType([StructField(c.name, c.spark) for c in COLUMNS if c.name not in left_out])
 
 
+def column_of(name: str) -> Column | None:
+    """The column of that name, however it is capitalised, as names are compared in Spark's SQL."""
+    return BY_NAME.get(name.lower())
+
+
 def check_schema(schema: StructType) -> None:
     """Raise UsageError unless every field of a user's `.schema(...)` is a column of the row, of the row's type."""
+    seen: set[str] = set()
     for field in schema.fields:
-        column = BY_NAME.get(field.name)
+        column = column_of(field.name)
         if column is None:
             raise UsageError(f"Warren has no column {field.name!r}; its columns are {', '.join(COLUMN_NAMES)}")
+        if column.name in seen:
+            raise UsageError(f"column {field.name!r} is twice in .schema(...)")
+        seen.add(column.name)
         if field.dataType != column.spark:
             raise UsageError(
                 f"Warren's column {field.name!r} is {column.spark.simpleString()}, not "
@@ -80,40 +91,74 @@ def check_schema(schema: StructType) -> None:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects of batches for `schema` (a schema that `check_schema` accepts)."""
-    return pa.schema([pa.field(f.name, BY_NAME[f.name].arrow, nullable=f.nullable) for f in schema.fields])
+    return pa.schema([pa.field(f.name, BY_NAME[f.name.lower()].arrow, nullable=f.nullable) for f in schema.fields])
+
+
+#: where the engine calls a column something else
+_ENGINES_NAMES = {"key": "routing_key"}
+#: those that the engine has
+_ENGINES = frozenset({"key", "value", "offset", "msg_id", "headers", "delivery_count"})
+
+
+def columns_of(wanted: pa.Schema) -> list[str]:
+    """The columns that the engine is asked for (faces/arrow.py), for batches of that schema; `offset` always."""
+    names = {name.lower() for name in wanted.names} & _ENGINES
+    return [_ENGINES_NAMES.get(name, name) for name in sorted(names | {"offset"})]
 
 
 def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str, again_below: int = 0) -> pa.RecordBatch:
     """Return `batch` (columns of the engine's `read_arrow`) as a batch of exactly the schema `wanted`.
 
-    The routing key becomes `key`, the name of the queue `topic`; what the engine does not know is null. Messages with
-    an offset below `again_below` count as delivered once more than the engine knows.
+    The routing key becomes `key`, the name of the queue `topic`; what the engine does not know is null, and so are the
+    headers of a message without any. Messages with an offset below `again_below` count as delivered once more than the
+    engine knows.
     """
     rows = batch.num_rows
     there = set(batch.schema.names)
-
-    def constant(value: object) -> Callable[[pa.DataType], pa.Array]:
-        return lambda kind: pa.repeat(pa.scalar(value, kind), rows)
-
-    def deliveries(kind: pa.DataType) -> pa.Array:
-        again = pc.less(batch.column("offset"), pa.scalar(again_below, pa.int64())).cast(kind)
-        return pc.add(batch.column("delivery_count"), again)
-
-    made: dict[str, Callable[[pa.DataType], pa.Array]] = {
-        "topic": constant(topic),
-        "partition": constant(0),
-        "delivery_count": deliveries,
-    }
     arrays = []
     for field in wanted:
-        source = "routing_key" if field.name == "key" else field.name
-        if field.name in made:
-            array = made[field.name](field.type)
-        elif source in there:
+        name = field.name.lower()
+        source = _ENGINES_NAMES.get(name, name)
+        if name == "topic":
+            array = repeated(topic, field.type, rows)
+        elif name == "partition":
+            array = repeated(0, field.type, rows)
+        elif source not in there:
+            array = repeated(None, field.type, rows)
+        elif name == "delivery_count":
+            array = _deliveries(batch, again_below)
+        elif name == "msg_id":
+            array = _ids(batch.column(source))
+        elif name == "headers":
+            array = _headers(batch.column(source))
+        else:
             array = batch.column(source)
             if array.type != field.type:
                 array = array.cast(field.type)
-        else:
-            array = pa.nulls(rows, field.type)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _deliveries(batch: pa.RecordBatch, again_below: int) -> pa.Array:
+    counts, offsets = batch.column("delivery_count"), batch.column("offset")
+    if not batch.num_rows or offsets[0].as_py() >= again_below:
+        return counts
+    again = pc.less(offsets, pa.scalar(again_below, pa.int64())).cast(counts.type)
+    return pc.add(counts, again)
+
+
+@lru_cache(maxsize=8)
+def _ends(rows: int, each: int) -> pa.Buffer:
+    return pa.py_buffer(np.arange(0, (rows + 1) * each, each, np.int32))
+
+
+def _ids(ids: pa.Array) -> pa.Array:
+    """Ids of a fixed length as binary, without a copy."""
+    if ids.offset or ids.null_count or not isinstance(ids.type, pa.FixedSizeBinaryType):
+        return ids.cast(pa.binary())
+    return pa.Array.from_buffers(pa.binary(), len(ids), [None, _ends(len(ids), ids.type.byte_width), ids.buffers()[1]])
+
+
+def _headers(headers: pa.Array) -> pa.Array:
+    none = pc.equal(pc.list_value_length(headers), 0)
+    return pc.if_else(none, pa.scalar(None, headers.type), headers)

@@ -74,9 +74,9 @@ class Subscription:
             self._subscription.read_arrow, start, end, max_bytes, max_messages=max_messages, columns=columns
         )
 
-    async def fitting(self, start: int, end: int, max_bytes: int) -> int:
-        """How far claims go that have so many bytes: as warren.Subscription.fitting."""
-        return await self._loop.do(self._subscription.fitting, start, end, max_bytes)
+    async def measure(self, start: int, end: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
+        """How far claims go that have so many bytes: as warren.Subscription.measure."""
+        return await self._loop.do(self._subscription.measure, start, end, max_bytes)
 
     async def ack(self, upto: int) -> int:
         """Ack every claim below `upto`; returns how many there were."""
