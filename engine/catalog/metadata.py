@@ -1,11 +1,17 @@
 """What travels with a message besides its body: metadata (for who reads it) and delivery options (for the queues).
 
-Metadata is a msgpack array [exchange, routing key, headers or nil, properties or nil]; trailing nils are left out, a
-plain put has none at all, and a reader ignores elements that it does not know. Delivery options are words of the
+Metadata is a msgpack array [exchange, routing key, headers or nil, properties or nil, row or nil]; trailing nils are
+left out, a plain put has none at all, and a reader ignores elements that it does not know. Delivery options are words of the
 PUBLISH command: (expires | priority << 56, due, key of deduplication or None, persistent).
 
 Properties are those of AMQP: content_type, content_encoding, correlation_id, reply_to, message_id, timestamp, type,
 user_id, app_id. They mean nothing to the queues, but for message_id, which deduplicates.
+
+Row is an array [key or nil, repeated or nil] of what a row of columns (Arrow, Spark) said and the rest cannot hold:
+
+    key        bytes: the key of a row for a queue that is no routing key: no UTF-8, too long, or the queue's own name
+    repeated   pairs [name, value], in order: the headers of a row in which a name comes more than once. Headers have
+               the last value of each such name, for who reads headers by name
 
 A header comes back equal to what was given, or is refused: msgspec can write more than these kinds, as a set or a
 datetime, but who reads it gets something else. What is one of these kinds by inheritance comes back as that kind.
@@ -47,6 +53,13 @@ PROPERTIES = (*_TEXTS, "timestamp")
 Options = tuple[int, int, bytes | None, bool]
 
 
+class Row(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What a row of columns said of a message, and headers and routing key cannot hold."""
+
+    key: bytes | None = None
+    repeated: list[tuple[str, Any]] | None = None
+
+
 class Metadata(msgspec.Struct, array_like=True, omit_defaults=True):
     """Metadata of one message."""
 
@@ -54,6 +67,7 @@ class Metadata(msgspec.Struct, array_like=True, omit_defaults=True):
     routing_key: str
     headers: dict[str, Any] | None = None
     properties: dict[str, Any] | None = None
+    row: Row | None = None
 
 
 decode = msgspec.msgpack.Decoder(Metadata).decode
@@ -187,10 +201,39 @@ def _encode_named(exchange: str, routing_key: str, headers: dict[str, Any], prop
 
 
 def passed_on(
-    exchange: str, routing_key: str, headers: dict[str, Any] | None = None, properties: dict[str, Any] | None = None
+    exchange: str,
+    routing_key: str,
+    headers: dict[str, Any] | None = None,
+    properties: dict[str, Any] | None = None,
+    row: Row | None = None,
 ) -> bytes:
     """Metadata of a message that goes on to another place, whatever its publisher wrote: nothing is checked."""
-    return _encode([exchange, routing_key, headers or None, *([properties] if properties else [])])
+    fields = [exchange, routing_key, headers or None, properties or None, row]
+    while len(fields) > 3 and fields[-1] is None:
+        fields.pop()
+    return _encode(fields)
+
+
+def key_of_row(found: Metadata, queue: str) -> bytes | None:
+    """The key of a message as a column has it: its routing key; None if it was put into the queue without one."""
+    if found.row is not None and found.row.key is not None:
+        return found.row.key
+    if not found.exchange and found.routing_key == queue:
+        return None
+    return found.routing_key.encode("utf-8", "surrogatepass")
+
+
+def headers_of_row(found: Metadata) -> list[tuple[str, Any]] | None:
+    """The headers of a message as a column has them: pairs, those whose name is repeated first; None: there are none.
+    (An empty list: there are none, and its row said so.)
+    """
+    if found.headers is None:
+        return None
+    repeated = None if found.row is None else found.row.repeated
+    if not repeated:
+        return list(found.headers.items())
+    names = {name for name, _value in repeated}
+    return [*repeated, *((name, value) for name, value in found.headers.items() if name not in names)]
 
 
 def _parts(headers: dict[str, Any] | None, properties: dict[str, Any] | None) -> Iterator[tuple[str, str, object]]:

@@ -75,7 +75,7 @@ class Claims:
             {
                 "offset": pa.array(numbers, pa.int64()),
                 "value": pa.array([b"%d" % self.claimed[n] for n in numbers], pa.binary()),
-                "routing_key": pa.array(["orders" for _ in numbers], pa.string()),
+                "key": pa.nulls(len(numbers), pa.binary()),
                 "delivery_count": pa.array([0 for _ in numbers], pa.int32()),
             }
         )

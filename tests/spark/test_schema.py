@@ -14,9 +14,10 @@ ENGINE = pa.RecordBatch.from_pydict(
         "msg_id": pa.array([b"a" * 16, b"b" * 16], pa.binary()),
         "exchange": pa.array(["", "events"]),
         "routing_key": pa.array(["orders", "ä.b"]),
+        "key": pa.array([None, "ä.b".encode()], pa.binary()),
         "value": pa.array([b"one", b""], pa.binary()),
         "headers": pa.array(
-            [[], [{"key": "k", "value": b"v"}]],
+            [None, [{"key": "k", "value": b"v"}]],
             pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
         ),
         "delivery_count": pa.array([0, 2], pa.int32()),

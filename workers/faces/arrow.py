@@ -1,8 +1,9 @@
 """Messages as Arrow batches, without a Python object for each: the core reads bodies straight into the columns.
 
-Columns: offset, msg_id, exchange, routing_key, value, headers, delivery_count, redelivered. `offset` is the position in
-the queue (of a subscription: the number of the claim). Header values that are neither bytes nor text become JSON. Who
-asks for some columns gets those alone: bodies that are not wanted are not read.
+Columns: offset, msg_id, exchange, routing_key, key, value, headers, delivery_count, redelivered. `offset` is the
+position in the queue (of a subscription: the number of the claim). `key` is the routing key, null for a message that
+was put into the queue without one. `headers` is null without any; values that are neither bytes nor text become JSON,
+but for None, which is null. Who asks for some columns gets those alone: bodies that are not wanted are not read.
 
 A batch is one call of the core: the rows of several answers of the worker are put together before their bodies are
 read. Only where a file moved meanwhile, so that a part had to be asked for again, a batch is put together from several.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
@@ -40,6 +42,7 @@ SCHEMA = pa.schema(
         pa.field("msg_id", pa.binary(16)),
         pa.field("exchange", pa.string()),
         pa.field("routing_key", pa.string()),
+        pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("headers", pa.list_(pa.field("element", _HEADER))),
         pa.field("delivery_count", pa.int32()),
@@ -53,6 +56,14 @@ BYTES_MAX = 1 << 30
 ROWS_MAX = 1 << 20
 ROWS_KEPT = 20_000
 _ROW = np.dtype(DELIVERY.columns("sequence", "meta_length", "body_length"))
+_KNOWN_MAX = 10_000
+#: first byte of metadata that says what its row had (engine/catalog/metadata.py): msgpack's array of five, or of more
+_WITH_ROW = 0x95
+
+
+class _Meta(NamedTuple):
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
 
 
 class Found(NamedTuple):
@@ -100,15 +111,15 @@ class _Columns:
         self._name = name
         self._wanted = [field for field in SCHEMA if field.name in wanted]
         self._schema = pa.schema(self._wanted)
-        places = bool({"exchange", "routing_key"} & set(wanted))
+        places = bool({"exchange", "routing_key", "key"} & set(wanted))
         #: for the core
         self.asked = (
             _core.COLUMNS_VALUES * ("value" in wanted)
             | _core.COLUMNS_PLACES * places
-            | _core.COLUMNS_METAS * ("headers" in wanted)
+            | _core.COLUMNS_METAS * bool({"headers", "key"} & set(wanted))
         )
         self.plain = name.encode()
-        self._known: dict[bytes, list[tuple[str, bytes | None]]] = {}
+        self._known: dict[bytes, _Meta] = {}
 
     def sizes(self, table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Bytes of the bodies of rows, as far as they are read."""
@@ -142,33 +153,64 @@ class _Columns:
                 if not found.key_ends:
                     return repeated(self._name, field.type, rows)
                 return _texts(field.type, rows, found.key_ends, found.keys)
+            case "key":
+                return self._keys(field.type, found, rows)
         return self._headers(field.type, found, rows)
 
+    def _keys(self, kind: pa.DataType, found: Found, rows: int) -> pa.Array:
+        if not found.metas:
+            return repeated(None, kind, rows)
+        ends = np.frombuffer(found.meta_ends, "<i4", rows + 1)
+        there = ends[1:] > ends[:-1]
+        heads = np.frombuffer(found.metas, np.uint8)[ends[:-1][there]]
+        if (heads >= _WITH_ROW).any():
+            return pa.array([meta.key for meta in self._metas(found, rows)], kind)
+        if not found.key_ends:
+            return repeated(None, kind, rows)
+        keys = _texts(kind, rows, found.key_ends, found.keys)
+        if found.exchange_ends:
+            directly = np.diff(np.frombuffer(found.exchange_ends, "<i4", rows + 1)) == 0
+        else:
+            directly = np.ones(rows, bool)
+        put = pc.and_(pa.array(directly), pc.equal(keys, pa.scalar(self.plain, kind)))
+        return pc.if_else(put, pa.scalar(None, kind), keys) if pc.any(put).as_py() else keys
+
+    def _metas(self, found: Found, rows: int) -> list[_Meta]:
+        """What the metadata of each row says."""
+        if not found.metas:
+            return [self._meta(b"")] * rows
+        ends = np.frombuffer(found.meta_ends, "<i4", rows + 1).tolist()
+        return [self._meta(found.metas[start:end]) for start, end in itertools.pairwise(ends)]
+
+    def _meta(self, packed: bytes) -> _Meta:
+        meta = self._known.get(packed)
+        if meta is None:
+            if len(self._known) > _KNOWN_MAX:
+                self._known.clear()
+            meta = self._known[packed] = self._decode(packed)
+        return meta
+
+    def _decode(self, packed: bytes) -> _Meta:
+        if not packed:
+            return _Meta(None, None)
+        found = metadata.decode(packed)
+        told = metadata.headers_of_row(found)
+        headers = None if told is None else [(name, _header_value(value)) for name, value in told]
+        return _Meta(metadata.key_of_row(found, self._name), headers)
+
     def _headers(self, kind: pa.DataType, found: Found, rows: int) -> pa.Array:
-        each: list[list[tuple[str, bytes | None]]] = []
-        if found.metas:
-            known, metas = self._known, found.metas
-            for start, end in itertools.pairwise(np.frombuffer(found.meta_ends, "<i4", rows + 1).tolist()):
-                packed = metas[start:end]
-                headers = known.get(packed)
-                if headers is None:
-                    if len(known) > 10_000:
-                        known.clear()
-                    headers = known[packed] = self._decode(packed)
-                each.append(headers)
+        if not found.metas:
+            return repeated(None, kind, rows)
+        each = [meta.headers for meta in self._metas(found, rows)]
         ends = np.zeros(rows + 1, np.int32)
-        if each:
-            np.cumsum([len(headers) for headers in each], out=ends[1:])
-        pairs = [pair for headers in each for pair in headers]
+        np.cumsum([len(headers or ()) for headers in each], out=ends[1:])
+        there = np.array([headers is not None for headers in each], bool)
+        pairs = [pair for headers in each for pair in headers or ()]
         keys = pa.array([key for key, _value in pairs], pa.string())
         values = pa.array([value for _key, value in pairs], pa.binary())
         entries = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
-        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends)], children=[entries])
-
-    @staticmethod
-    def _decode(packed: bytes) -> list[tuple[str, bytes | None]]:
-        headers = metadata.decode(packed).headers if packed else None
-        return [(key, _header_value(value)) for key, value in (headers or {}).items()]
+        valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(ends)], children=[entries])
 
 
 def checked_columns(columns: Collection[str] | None) -> frozenset[str]:

@@ -332,7 +332,7 @@ class Forwarder(threading.Thread):
                 level = _core.LEVEL_SYNCED
             route = client.route_to(going, metadata.passed_on(exchange, key), topics)
             try:
-                for meta in self._metadata(origin, exchange, key, headers, told.properties):
+                for meta in self._metadata(origin, exchange, key, headers, told):
                     with contextlib.suppress(MessageTooLarge):
                         parts = parts_of(client.turns, route, meta, options, None) if topics else None
                         return core.publish(route.core, letter.body, level, meta, PUBLISH_S, False, options, parts)
@@ -343,10 +343,10 @@ class Forwarder(threading.Thread):
                     raise  # else the catalog has changed: route again
 
     def _metadata(
-        self, origin: str, exchange: str, key: str, headers: dict[str, Any], properties: dict[str, Any] | None
+        self, origin: str, exchange: str, key: str, headers: dict[str, Any], told: metadata.Metadata
     ) -> Iterator[bytes]:
         """What a letter says of itself; less when that is too large for a message: the body must get through."""
-        yield metadata.passed_on(exchange, key, headers, properties)
+        yield metadata.passed_on(exchange, key, headers, told.properties, told.row)
         self._tell(
             f"a dead letter of queue {origin!r} lost its headers: with x-death it would be larger than "
             "message_bytes_max"

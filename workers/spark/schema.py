@@ -94,45 +94,38 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(f.name, BY_NAME[f.name.lower()].arrow, nullable=f.nullable) for f in schema.fields])
 
 
-#: where the engine calls a column something else
-_ENGINES_NAMES = {"key": "routing_key"}
 #: those that the engine has
 _ENGINES = frozenset({"key", "value", "offset", "msg_id", "headers", "delivery_count"})
 
 
 def columns_of(wanted: pa.Schema) -> list[str]:
     """The columns that the engine is asked for (faces/arrow.py), for batches of that schema; `offset` always."""
-    names = {name.lower() for name in wanted.names} & _ENGINES
-    return [_ENGINES_NAMES.get(name, name) for name in sorted(names | {"offset"})]
+    return sorted({name.lower() for name in wanted.names} & _ENGINES | {"offset"})
 
 
 def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str, again_below: int = 0) -> pa.RecordBatch:
     """Return `batch` (columns of the engine's `read_arrow`) as a batch of exactly the schema `wanted`.
 
-    The routing key becomes `key`, the name of the queue `topic`; what the engine does not know is null, and so are the
-    headers of a message without any. Messages with an offset below `again_below` count as delivered once more than the
-    engine knows.
+    The name of the queue becomes `topic`; what the engine does not know is null. Messages with an offset below
+    `again_below` count as delivered once more than the engine knows.
     """
     rows = batch.num_rows
     there = set(batch.schema.names)
     arrays = []
     for field in wanted:
         name = field.name.lower()
-        source = _ENGINES_NAMES.get(name, name)
         if name == "topic":
             array = repeated(topic, field.type, rows)
         elif name == "partition":
             array = repeated(0, field.type, rows)
-        elif source not in there:
+        elif name not in there:
             array = repeated(None, field.type, rows)
         elif name == "delivery_count":
             array = _deliveries(batch, again_below)
         elif name == "msg_id":
-            array = _ids(batch.column(source))
-        elif name == "headers":
-            array = _headers(batch.column(source))
+            array = _ids(batch.column(name))
         else:
-            array = batch.column(source)
+            array = batch.column(name)
             if array.type != field.type:
                 array = array.cast(field.type)
         arrays.append(array)
@@ -157,8 +150,3 @@ def _ids(ids: pa.Array) -> pa.Array:
     if ids.offset or ids.null_count or not isinstance(ids.type, pa.FixedSizeBinaryType):
         return ids.cast(pa.binary())
     return pa.Array.from_buffers(pa.binary(), len(ids), [None, _ends(len(ids), ids.type.byte_width), ids.buffers()[1]])
-
-
-def _headers(headers: pa.Array) -> pa.Array:
-    none = pc.equal(pc.list_value_length(headers), 0)
-    return pc.if_else(none, pa.scalar(None, headers.type), headers)
