@@ -580,6 +580,24 @@ class TopicHandle:
     ) -> list[Position] | Confirm[list[Position]]:
         """The same of many: one value for all, or a list or tuple with one for each."""
 
+    def append_rows(
+        self,
+        rows: int,
+        bodies: RowTexts,
+        keys: RowTexts | None,
+        tags: RowTexts | None,
+        headers: RowPairs | None,
+        queues: Buffer | None,
+        born: Buffer | None,
+        delays: Buffer | None,
+        level: int,
+        timeout: float | None,
+        wait: bool,
+        numbers: int | Buffer,
+        /,
+    ) -> list[Position] | Confirm[list[Position]]:
+        """The same of rows of columns. `queues` int32, `born` and `delays` int64 of milliseconds; below 0: none."""
+
     def check_many(
         self, bodies: Iterable[Buffer], keys: Any, tags: Any, properties: Any, queues: Any, born: Any, later: Any, /
     ) -> None:
@@ -594,6 +612,27 @@ class TopicHandle:
 def plain_headers(headers: object, /) -> bool:
     """Whether this is a dict with str keys of None, bool, int, float, str, bytes, and lists and dicts of these, of just
     these classes: msgpack gives it back as it is. False says only that it is to be looked at."""
+
+#: a column of texts: (ends as int32, one more than rows; bytes; a byte for each row, 0 for null, or None)
+RowTexts = tuple[Buffer, Buffer, Buffer | None]
+#: lists of headers: (ends as int32, valid, names, values, valid pairs, whether values are text)
+RowPairs = tuple[Buffer, Buffer | None, RowTexts, RowTexts, Buffer | None, bool]
+
+def row_metadata(
+    rows: int,
+    exchange: str,
+    routing_key: str,
+    keys: RowTexts | None,
+    headers: RowPairs | None,
+    timestamps: Buffer | None,
+    message_ids: RowTexts | None,
+    ids_are_text: bool,
+    numbers: int | Buffer,
+    /,
+) -> tuple[bytes, Memory]:
+    """Metadata of rows (binding/row_metadata.c) as a column: its ends and bytes. `timestamps`: float64, NaN for none.
+    Raises UsageError and MessageTooLarge with the number of the row: `numbers`
+    says the first, or those of all (int64)."""
 
 @final
 class Route:
@@ -717,6 +756,22 @@ class Client:
         told: tuple[tuple[int, bytes], ...] | list[tuple[tuple[int, bytes], ...] | None] | None = None,
         /,
     ) -> Confirm | None: ...
+    def publish_rows(
+        self,
+        routes: Route | tuple[Route, ...],
+        rows: int,
+        bodies: RowTexts,
+        metas: RowTexts | None,
+        which: Buffer | None,
+        extras: tuple[Buffer | None, Buffer | None, Buffer | None, Buffer | None] | None,
+        level: int,
+        timeout: float | None,
+        wait: bool,
+        numbers: int | Buffer,
+        /,
+    ) -> Confirm | None:
+        """Publish rows of columns to queues. `which`: int32, the route of each; `extras`: (expires and due as uint64,
+        keys of deduplication, whether each has one)."""
     def control(self, server: int, request: bytes, timeout: float | None, /) -> tuple[int, bytes]: ...
     def barrier(self, server: int, level: int, timeout: float | None, /) -> None: ...
     def wait_delivery(self, server: int, timeout: float | None, /) -> bool:

@@ -7,31 +7,11 @@
  */
 #include "binding/append_many.h"
 #include "binding/arguments.h"
-#include "binding/told.h"
 
-typedef struct {
-    const void *body;
-    uint64_t told_at; /* in `packed` */
-    uint64_t born_ms;
-    uint32_t body_length, told_n, size, queue;
-} item;
+typedef wr_append_item item;
+typedef wr_append_batch batch;
 
-typedef struct {
-    TopicHandleObject *h;
-    PyObject *bodies;                                /* tuple */
-    PyObject *keys, *tags, *properties, *queues, *born; /* of each: tuple; or NULL: `all` */
-    PyObject *all[5];
-    PyObject *later; /* of all: when they come; None: at once. The caller's */
-    Py_ssize_t n;
-    item *items;
-    uint8_t *packed;
-    uint64_t packed_n, packed_size;
-    Py_buffer *held; /* of bodies that are no bytes */
-    Py_ssize_t held_n, held_size;
-    bool several; /* queues */
-} batch;
-
-static void drop(batch *b) {
+void wr_append_drop(batch *b) {
     for (Py_ssize_t i = 0; i < b->held_n; i++) PyBuffer_Release(&b->held[i]);
     PyMem_Free(b->held);
     PyMem_Free(b->items);
@@ -71,7 +51,7 @@ static int take_arguments(batch *b, PyObject *const *args) {
     return -1;
 }
 
-static int keep_told(batch *b, const wr_told *told, item *to) {
+int wr_append_keep(batch *b, const wr_told *told, item *to) {
     if (b->packed_n + told->n > b->packed_size) {
         uint64_t size = 2 * (b->packed_size + told->n);
         uint8_t *more = PyMem_Realloc(b->packed, size);
@@ -137,7 +117,7 @@ static int look_at_all(batch *b, uint64_t now_ms) {
     item same = {.told_n = 0};
     if (!b->queues && wr_topic_queue(b->h, b->all[3], &queue, &chosen)) return -1;
     if (!b->born && b->all[4] != Py_None && number_of(b->all[4], 63, "born", &born_ms)) return -1;
-    if (told_once && (wr_told_pack(&told, b->all[0], b->all[1], b->all[2]) || wr_topic_keyed(b->h, told.keyed) || wr_told_later(&told, b->later) || keep_told(b, &told, &same)))
+    if (told_once && (wr_told_pack(&told, b->all[0], b->all[1], b->all[2]) || wr_topic_keyed(b->h, told.keyed) || wr_told_later(&told, b->later) || wr_append_keep(b, &told, &same)))
         return -1;
     bool keyed = !told_once && (b->keys || b->all[0] != Py_None);
     if (!chosen && !b->queues && !keyed) queue = told_once && told.keyed ? wr_told_queue(told.hash, b->h->queues_n) : wr_topic_turn(b->h);
@@ -148,7 +128,7 @@ static int look_at_all(batch *b, uint64_t now_ms) {
         to->born_ms = born_ms;
         if (!told_once && (wr_told_pack(&told, b->keys ? PyTuple_GET_ITEM(b->keys, i) : b->all[0], b->tags ? PyTuple_GET_ITEM(b->tags, i) : b->all[1],
                                         b->properties ? PyTuple_GET_ITEM(b->properties, i) : b->all[2]) ||
-                           wr_topic_keyed(b->h, told.keyed) || wr_told_later(&told, b->later) || keep_told(b, &told, to)))
+                           wr_topic_keyed(b->h, told.keyed) || wr_told_later(&told, b->later) || wr_append_keep(b, &told, to)))
             return wrong(b, i);
         bool own = chosen;
         if (b->queues && wr_topic_queue(b->h, PyTuple_GET_ITEM(b->queues, i), &to->queue, &own)) return wrong(b, i);
@@ -156,7 +136,7 @@ static int look_at_all(batch *b, uint64_t now_ms) {
         else if (!own && (b->queues || keyed)) to->queue = wr_topic_turn(b->h);
         if (b->born && PyTuple_GET_ITEM(b->born, i) != Py_None && number_of(PyTuple_GET_ITEM(b->born, i), 63, "born", &to->born_ms)) return wrong(b, i);
         if (keep_body(b, PyTuple_GET_ITEM(b->bodies, i), to) ||
-            !(to->size = wr_topic_record_size(b->h, to->told_n, to->body_length, b->later != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW, to->queue)))
+            !(to->size = wr_topic_record_size(b->h, to->told_n, to->body_length, wr_append_kind_of(b), to->queue)))
             return wrong(b, i);
         b->several |= to->queue != b->items[0].queue;
     }
@@ -249,19 +229,25 @@ static int send(const batch *b, wr_appended *to, wr_append_how *how) {
     return error;
 }
 
+PyObject *wr_append_go(batch *b, wr_append_how *how) {
+    TopicHandleObject *h = b->h;
+    wr_appended *appended = plan(b);
+    const int error = !appended || send(b, appended, how);
+    wr_append_drop(b);
+    if (!error) return wr_topic_confirmed(h, appended, how);
+    if (appended) wr_appended_free(h->client, appended);
+    return NULL;
+}
+
 PyObject *wr_topic_append_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     batch b = {.h = (TopicHandleObject *)op};
     wr_append_how how;
-    wr_appended *appended = NULL;
     WR_ARGUMENTS(10, "bodies, keys, tags, properties, queues, born, later, level, timeout, wait");
     b.later = args[6];
     how.kind = b.later != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW;
     if (wr_topic_current(b.h)) return NULL;
-    int error = take_arguments(&b, args) || look_at_all(&b, wr_wall_ms()) || wr_topic_ready(b.h, args[7], args[8], args[9], &how) ||
-                !(appended = plan(&b)) || send(&b, appended, &how);
-    drop(&b);
-    if (!error) return wr_topic_confirmed((TopicHandleObject *)op, appended, &how);
-    if (appended) wr_appended_free(((TopicHandleObject *)op)->client, appended);
+    if (!take_arguments(&b, args) && !look_at_all(&b, wr_wall_ms()) && !wr_topic_ready(b.h, args[7], args[8], args[9], &how)) return wr_append_go(&b, &how);
+    wr_append_drop(&b);
     return NULL;
 }
 
@@ -273,7 +259,7 @@ PyObject *wr_topic_check_many(PyObject *op, PyObject *const *args, Py_ssize_t gi
     if (wr_topic_current(b.h)) return NULL;
     int error = take_arguments(&b, args) || look_at_all(&b, 0);
     b.h->turn = turn;
-    drop(&b);
+    wr_append_drop(&b);
     if (error) return NULL;
     Py_RETURN_NONE;
 }

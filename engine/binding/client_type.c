@@ -4,6 +4,7 @@
 #include "binding/arguments.h"
 #include "binding/columns.h"
 #include "binding/publish.h"
+#include "binding/publish_rows.h"
 #include "binding/sleeper.h"
 #include "binding/store_side.h"
 
@@ -332,6 +333,8 @@ static PyMethodDef client_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))wr_client_publish, METH_FASTCALL, "publish(route, body, level, meta, timeout, wait, options=None)"},
     {"publish_many", (PyCFunction)(void (*)(void))wr_client_publish_many, METH_FASTCALL,
      "publish_many(route or routes, bodies, level, meta or metas, timeout, wait, options=None)"},
+    {"publish_rows", (PyCFunction)(void (*)(void))wr_client_publish_rows, METH_FASTCALL,
+     "publish_rows(routes, rows, bodies, metas, which, extras, level, timeout, wait, numbers) -> Confirm | None"},
     {"control", (PyCFunction)(void (*)(void))client_control, METH_FASTCALL, "control(server, request, timeout) -> (result, reply)"},
     {"barrier", (PyCFunction)(void (*)(void))client_barrier, METH_FASTCALL, "barrier(server, level, timeout)"},
     {"wait_delivery", (PyCFunction)(void (*)(void))client_wait_delivery, METH_FASTCALL, "wait_delivery(server, timeout) -> bool"},

@@ -2,8 +2,8 @@
  * gives back as they are. */
 #include "binding/publish_topics.h"
 #include "binding/arguments.h"
+#include "binding/row_metadata.h"
 
-#define SUBMIT_EVERY 64
 
 /* ---- Route ------------------------------------------------------------------------------------------------------ */
 
@@ -79,13 +79,6 @@ static PyType_Spec route_spec = {"warren.engine._core.Route", sizeof(RouteObject
 
 /* ---- one message ------------------------------------------------------------------------------------------------ */
 
-/* What one message has besides body and metadata; all zero: a plain one. */
-typedef struct {
-    uint64_t expires, due;
-    const uint8_t *key;
-    bool transient;
-} wr_extras;
-
 /* From (expires | priority << 56, due, key or None, persistent), or None. The key stays in the tuple. */
 static int extras_of(PyObject *options, wr_extras *extras) {
     *extras = (wr_extras){.key = NULL};
@@ -109,9 +102,7 @@ static int extras_of(PyObject *options, wr_extras *extras) {
     return 0;
 }
 
-/* Nothing goes to any queue of a route while one of its workers is given up: what the others took would be sent
- * again. */
-static int given_up(ClientObject *c, const wr_route *route) {
+int wr_publish_given_up(ClientObject *c, const wr_route *route) {
     wr_superblock *super = c->a.port.super;
     if (__builtin_expect(!(atomic_load_explicit(&super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED), 1)) return 0;
     for (uint32_t t = 0; t < wr_route_commands(route); t++) {
@@ -124,8 +115,7 @@ static int given_up(ClientObject *c, const wr_route *route) {
     return 0;
 }
 
-/* `parts`: of a route with topics, else NULL. `first`: nothing of the call was handed over before. */
-static int publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
+int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
                        int level, uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first) {
     uint32_t done = 0;
     bool appended = !parts;
@@ -134,7 +124,7 @@ static int publish_one(ClientObject *c, const wr_route *route, const wr_body *bo
     for (uint32_t t = 0; t < route->targets_n; t++)
         if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
     if (parts && route->topic_server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
-    if (given_up(c, route)) return -1;
+    if (wr_publish_given_up(c, route)) return -1;
     uint8_t flags = wr_flags_of(level);
     if (extras->transient) flags &= (uint8_t)~WR_FLAG_PERSISTENT;
     if (extras->key) flags |= WR_FLAG_DEDUPLICATE;
@@ -221,7 +211,7 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
         return NULL;
     const bool topics = route->topics_n;
     int error = topics ? wr_parts_of(route, told, (uint64_t)body.length, parts) : 0;
-    if (!error) error = publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, topics ? parts : NULL, sequences, true);
+    if (!error) error = wr_publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, topics ? parts : NULL, sequences, true);
     wr_body_drop(&body);
     if (error) return NULL;
     submit(c, route);
@@ -230,8 +220,7 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
 
 /* ---- a batch ---------------------------------------------------------------------------------------------------- */
 
-/* Note where `count` messages of a batch went, from `index` on. */
-static inline int run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count) {
+int wr_run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count) {
     wr_row_ref last = runs->last[server];
     if (wr_row_some(last)) {
         wr_run *run = &runs->runs[wr_row_number(last)];
@@ -305,8 +294,8 @@ static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObjec
     if (target->server >= c->servers_n ||
         atomic_load_explicit(&c->a.port.super->alarms, memory_order_relaxed) & WR_ALARM_SERVER_FAILED)
         return 0;
-    wr_piece bodies[SUBMIT_EVERY];
-    uint32_t n = 0, most = SUBMIT_EVERY - (uint32_t)(sent % SUBMIT_EVERY);
+    wr_piece bodies[WR_SUBMIT_EVERY];
+    uint32_t n = 0, most = WR_SUBMIT_EVERY - (uint32_t)(sent % WR_SUBMIT_EVERY);
     Py_ssize_t size = PySequence_Fast_GET_SIZE(list);
     uint64_t room = wr_attachment_run_bytes(&c->a), each = 4ull * target->ids_n + plan->meta_length + 8;
     for (; n < most && sent + n < size; n++) {
@@ -320,7 +309,7 @@ static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObjec
     if (plan->extras.transient) flags &= (uint8_t)~WR_FLAG_PERSISTENT;
     wr_message message = {.meta = plan->meta, .expires = plan->extras.expires, .due = plan->extras.due,
                           .meta_length = plan->meta_length, .flags = flags};
-    if (n < 2 || !wr_attachment_publish_run(&c->a, target, &message, bodies, n, first)) return 0;
+    if (n < 2 || !wr_attachment_publish_run(&c->a, target, &message, bodies, NULL, n, first)) return 0;
     c->submitted[target->server][plan->level] = *first + n;
     return n;
 }
@@ -337,11 +326,11 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
         uint32_t some = publish_some(c, plan, list, sent, &first);
         if (some) {
             uint32_t server = plan->route->targets[0].server;
-            if ((*error = run_note(runs, server, first, (uint64_t)sent, some))) return sent;
+            if ((*error = wr_run_note(runs, server, first, (uint64_t)sent, some))) return sent;
             last[server] = first + some - 1;
             used[server] = true;
             sent += (Py_ssize_t)some - 1;
-            if (sent % SUBMIT_EVERY == SUBMIT_EVERY - 1) wr_port_submit(&c->a.port, server);
+            if (sent % WR_SUBMIT_EVERY == WR_SUBMIT_EVERY - 1) wr_port_submit(&c->a.port, server);
             continue;
         }
         const wr_route *route;
@@ -356,15 +345,15 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
             const bool topics = route->topics_n;
             *error = topics ? wr_told_item(plan->told, sent, &told) || wr_parts_of(route, told, (uint64_t)body.length, parts) : 0;
             if (!*error)
-                *error = publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, topics ? parts : NULL, sequences, !sent);
+                *error = wr_publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, topics ? parts : NULL, sequences, !sent);
             wr_body_drop(&body);
         }
         for (uint32_t t = 0; !*error && t < wr_route_commands(route); t++)
-            *error = run_note(runs, wr_route_server(route, t), sequences[t], (uint64_t)sent, 1);
+            *error = wr_run_note(runs, wr_route_server(route, t), sequences[t], (uint64_t)sent, 1);
         Py_XDECREF(told);
         Py_DECREF(object);
         if (*error) return sent;
-        bool now = sent % SUBMIT_EVERY == SUBMIT_EVERY - 1;
+        bool now = sent % WR_SUBMIT_EVERY == WR_SUBMIT_EVERY - 1;
         for (uint32_t t = 0; t < wr_route_commands(route); t++) {
             uint32_t server = wr_route_server(route, t);
             last[server] = sequences[t];
@@ -374,6 +363,26 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
             if (used[server]) wr_port_submit(&c->a.port, server);
     }
     return sent;
+}
+
+PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const uint64_t *last, const bool *used, int level, uint64_t deadline,
+                             bool wait, wr_runs *runs) {
+    wr_route touched = {.targets_n = 0};
+    uint64_t sequences[WR_SERVERS_MAX];
+    for (uint32_t server = 0; server < c->servers_n; server++) {
+        if (!used[server]) continue;
+        if (c->open && !c->ended) wr_port_submit(&c->a.port, server);
+        sequences[touched.targets_n] = last[server];
+        if (server == c->topic_server) { /* the last one */
+            touched.topics_n = 1;
+            touched.topic_server = server;
+            break;
+        }
+        touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
+    }
+    if (!error) return wr_confirmed(c, &touched, sequences, level, deadline, wait, runs);
+    if (sent) wr_lost_in_the_middle();
+    return NULL;
 }
 
 /* `routes`: a Route, or a sequence of one per body; `meta`: None, bytes, or a sequence of one per body; `options`
@@ -410,7 +419,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
         wr_body body;
         wr_extras own;
         const wr_extras *extras;
-        if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras) || given_up(c, to)) goto done;
+        if (plan_item(&plan, i, &to, &bytes, &length, &own, &extras) || wr_publish_given_up(c, to)) goto done;
         if (to->topics_n) {
             if (wr_parts_look(c, to, told, i, object, length)) goto done;
             continue;
@@ -424,24 +433,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
     }
     int error = 0;
     Py_ssize_t sent = publish_list(c, &plan, list, last, used, &runs, &error);
-    wr_route touched = {.targets_n = 0};
-    uint64_t sequences[WR_SERVERS_MAX];
-    for (uint32_t server = 0; server < c->servers_n; server++) {
-        if (!used[server]) continue;
-        if (c->open && !c->ended) wr_port_submit(&c->a.port, server);
-        sequences[touched.targets_n] = last[server];
-        if (server == c->topic_server) { /* the last one */
-            touched.topics_n = 1;
-            touched.topic_server = server;
-            break;
-        }
-        touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
-    }
-    if (error) {
-        if (sent) wr_lost_in_the_middle();
-        goto done;
-    }
-    answer = wr_confirmed(c, &touched, sequences, level, plan.deadline, wait, &runs);
+    answer = wr_batch_confirmed(c, error, sent, last, used, level, plan.deadline, wait, &runs);
 done:
     PyMem_Free(runs.runs);
     Py_XDECREF(plan.options);
@@ -453,8 +445,7 @@ done:
 
 /* ---- methods of Client ------------------------------------------------------------------------------------------ */
 
-/* Ready to publish by routes? They were made from a version of the catalog. */
-static int routes_hold(ClientObject *c) {
+int wr_routes_hold(ClientObject *c) {
     if (wr_enter(c)) return -1;
     if (!wr_catalog_is_old(c)) return 0;
     if (!wr_hook(c, WR_HOOK_CATALOG, 0, "")) PyErr_SetString(wr_module.attachment_lost, "the catalog has changed: route again");
@@ -467,7 +458,7 @@ PyObject *wr_client_publish(PyObject *op, PyObject *const *args, Py_ssize_t give
     int level;
     bool wait;
     if (!PyObject_TypeCheck(args[0], wr_module.route_type)) return PyErr_Format(PyExc_TypeError, "route must be a Route");
-    if (wr_flag(args[5], "wait", &wait) || routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
+    if (wr_flag(args[5], "wait", &wait) || wr_routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
     return wr_publish(c, &((RouteObject *)args[0])->route, args[1], level, args[3], args[4], wait, given > 6 ? args[6] : NULL, given > 7 ? args[7] : NULL);
 }
 
@@ -476,7 +467,7 @@ PyObject *wr_client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t
     if (given != 7 && given != 8) WR_ARGUMENTS(6, "routes, bodies, level, metas, timeout, wait, options=None, told=None");
     int level;
     bool wait;
-    if (wr_flag(args[5], "wait", &wait) || routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
+    if (wr_flag(args[5], "wait", &wait) || wr_routes_hold(c) || wr_level_of(args[2], &level)) return NULL;
     const wr_route *one = PyObject_TypeCheck(args[0], wr_module.route_type) ? &((RouteObject *)args[0])->route : NULL;
     return wr_publish_many(c, one, args[0], args[1], level, args[3], args[4], wait, given > 6 ? args[6] : NULL, given > 7 ? args[7] : NULL);
 }
@@ -509,6 +500,8 @@ static PyObject *plain_headers(PyObject *module, PyObject *headers) {
 }
 
 static PyMethodDef functions[] = {
+    {"row_metadata", (PyCFunction)(void (*)(void))wr_row_metadata, METH_FASTCALL,
+     "row_metadata(rows, exchange, routing_key, keys, headers, timestamps, message_ids, ids_are_text, numbers) -> (ends, bytes)"},
     {"plain_headers", plain_headers, METH_O, "plain_headers(headers): whether each comes back as it is; False: look closer."},
     {NULL, NULL, 0, NULL},
 };

@@ -20,6 +20,33 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
 PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *sequences, int level, uint64_t deadline, bool wait,
                        wr_runs *runs);
 
+/* ---- what publishes of many have in common ---- */
+
+#define WR_SUBMIT_EVERY 64
+
+/* What one message has besides body and metadata; all zero: a plain one. */
+typedef struct {
+    uint64_t expires, due;
+    const uint8_t *key;
+    bool transient;
+} wr_extras;
+
+/* Ready to publish by routes? They were made from a version of the catalog. 0, -1. */
+int wr_routes_hold(ClientObject *c);
+/* Nothing goes to any queue of a route while one of its workers is given up: what the others took would be sent
+ * again. 0, -1. */
+int wr_publish_given_up(ClientObject *c, const wr_route *route);
+/* One message into the rings, when there is room. `parts`: of a route with topics, else NULL. `first`: nothing of the call was handed over
+ * before. 0, -1. */
+int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length, int level,
+                   uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first);
+/* Note where `count` messages of a batch went, from `index` on. 0, -1. */
+int wr_run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count);
+/* The end of a call that handed `sent` messages over, the last at each server that was `used`: submit, and wr_confirmed; after an `error` its
+ * exception. */
+PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const uint64_t *last, const bool *used, int level, uint64_t deadline,
+                             bool wait, wr_runs *runs);
+
 /* Methods of Client. */
 PyObject *wr_client_publish(PyObject *op, PyObject *const *args, Py_ssize_t given);
 PyObject *wr_client_publish_many(PyObject *op, PyObject *const *args, Py_ssize_t given);

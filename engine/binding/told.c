@@ -102,8 +102,17 @@ static int check_name(PyObject *name, const char *text, Py_ssize_t n) {
     return 0;
 }
 
+int wr_told_packed(wr_told *told, const void *properties, uint64_t n) {
+    if (n > sizeof told->bytes - told->n) return too_long();
+    memcpy(told->bytes + told->n, properties, n);
+    told->n += (uint32_t)n;
+    return 0;
+}
+
 static int put_properties(wr_told *told, PyObject *properties) {
     PyObject *name, *value;
+    if (PyBytes_CheckExact(properties) && wr_properties_good(PyBytes_AS_STRING(properties), (uint64_t)PyBytes_GET_SIZE(properties)))
+        return wr_told_packed(told, PyBytes_AS_STRING(properties), (uint64_t)PyBytes_GET_SIZE(properties));
     if (!PyDict_Check(properties)) return wr_raise_given("UsageError", properties, "properties must be a mapping of str to str");
     for (Py_ssize_t at = 0; PyDict_Next(properties, &at, &name, &value);) { /* no code of the program runs in between */
         Py_ssize_t name_n, value_n;
@@ -131,9 +140,5 @@ int wr_told_later(wr_told *told, PyObject *later) {
         PyErr_SetString(PyExc_TypeError, "later is packed properties, or None");
         return -1;
     }
-    const uint64_t n = (uint64_t)PyBytes_GET_SIZE(later);
-    if (n > sizeof told->bytes - told->n) return too_long();
-    memcpy(told->bytes + told->n, PyBytes_AS_STRING(later), n);
-    told->n += (uint32_t)n;
-    return 0;
+    return wr_told_packed(told, PyBytes_AS_STRING(later), (uint64_t)PyBytes_GET_SIZE(later));
 }

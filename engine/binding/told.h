@@ -13,8 +13,11 @@ typedef struct {
 } wr_told;
 
 /* Pack key (None, str, or a list or tuple of str), tag (None or str) and properties (None or a dict of str to str). 0, -1 with an
- * exception. */
+ * exception. Properties that are bytes were packed by who knows which names may be there. */
 int wr_told_pack(wr_told *told, PyObject *key, PyObject *tag, PyObject *properties);
+
+/* Properties that were packed before (topics/properties.h), as they are: no name of them is asked about. */
+int wr_told_packed(wr_told *told, const void *properties, uint64_t n);
 
 /* Has a property of this name a meaning of its own in the log, or for RocketMQ? Not KEYS and TAGS. */
 bool wr_told_reserved(const char *name);

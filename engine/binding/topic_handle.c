@@ -2,6 +2,7 @@
 #include "binding/topic_handle.h"
 #include "binding/append_again.h"
 #include "binding/append_many.h"
+#include "binding/append_rows.h"
 #include "binding/arguments.h"
 #include "binding/told.h"
 
@@ -129,6 +130,8 @@ static PyMethodDef methods[] = {
     FAST("prepare", handle_prepare, "prepare(body, key, tag, properties, queue, born, None, level, timeout, wait) -> Position | Confirm"),
     FAST("append_many", wr_topic_append_many,
          "append_many(bodies, keys, tags, properties, queues, born, later, level, timeout, wait) -> list of Position | Confirm"),
+    FAST("append_rows", wr_topic_append_rows,
+         "append_rows(rows, bodies, keys, tags, headers, queues, born, delays, level, timeout, wait, numbers) -> list of Position | Confirm"),
     FAST("check_many", wr_topic_check_many, "check_many(bodies, keys, tags, properties, queues, born, later): raises what is wrong with them"),
     {"queue_of", handle_queue_of, METH_O, "queue_of(key): the queue that messages with this key go to"},
     {"tell", handle_tell, METH_VARARGS, "tell(name, record_bytes_max, record_limit): the topic's name, the largest record and why, for errors"},

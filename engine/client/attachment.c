@@ -138,32 +138,34 @@ int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *don
     return 0;
 }
 
-bool wr_attachment_publish_run(wr_attachment *a, const wr_target *target, const wr_message *m, const wr_piece *bodies, uint32_t n,
-                               uint64_t *first) {
+bool wr_attachment_publish_run(wr_attachment *a, const wr_target *target, const wr_message *m, const wr_piece *bodies, const wr_piece *metas,
+                               uint32_t n, uint64_t *first) {
     wr_port *port = &a->port;
     uint32_t server = target->server;
     const wr_link *link = wr_attachment_link(a, server);
     uint64_t next = port->prepared[server], ring = port->view.g.ring_records, position, total = 0;
-    uint64_t routes = target->ids_n > 1 ? 4ull * target->ids_n : 0, before = routes + m->meta_length;
+    const wr_piece same = {m->meta, m->meta_length};
+    uint64_t routes = target->ids_n > 1 ? 4ull * target->ids_n : 0;
     if (next + n - a->results[server].looked > ring) wr_results_look(&a->results[server], port, server); /* before the records are used again */
     if (next + n - port->head_seen[server] > ring)
         port->head_seen[server] = atomic_load_explicit(&link->head, memory_order_acquire);
     if (next + n - port->head_seen[server] > ring || next + n - a->results[server].looked > ring ||
         atomic_load_explicit(&link->evicted, memory_order_relaxed))
         return false;
-    for (uint32_t i = 0; i < n; i++) total += (before + bodies[i].length + 7) & ~7ull;
+    for (uint32_t i = 0; i < n; i++) total += (routes + (metas ? metas[i] : same).length + bodies[i].length + 7) & ~7ull;
     uint8_t *at;
     if (total > wr_attachment_run_bytes(a) || wr_port_alloc(port, total, &position, &at) ||
         wr_port_use_run(port, server, next, next + n - 1))
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t length = before + bodies[i].length;
+        const wr_piece meta = metas ? metas[i] : same;
+        uint64_t before = routes + meta.length, length = before + bodies[i].length;
         if (routes) memcpy(at, target->ids, routes);
-        if (m->meta_length) memcpy(at + routes, m->meta, m->meta_length);
-        memcpy(at + before, bodies[i].bytes, bodies[i].length);
+        if (meta.length) memcpy(at + routes, meta.bytes, meta.length);
+        if (bodies[i].length) memcpy(at + before, bodies[i].bytes, bodies[i].length);
         wr_command c = {.op = WR_OP_PUBLISH,
                         .flags = m->flags | (routes ? WR_FLAG_ROUTES : 0),
-                        .meta_length = m->meta_length,
+                        .meta_length = (uint16_t)meta.length,
                         .body = position,
                         .length = (uint32_t)length,
                         .queue = routes ? target->ids_n : target->queue,

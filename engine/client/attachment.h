@@ -149,7 +149,8 @@ int wr_attachment_alloc(wr_attachment *a, uint64_t length, uint64_t *position, u
 int wr_attachment_publish(wr_attachment *a, const wr_route *route, uint32_t *done, const wr_message *message,
                           uint64_t *sequences, wr_condition *blocked);
 
-/* Prepare n messages that differ in their bodies alone for one target; `m`: what they have in common, without a key.
+/* Prepare n messages that differ in their bodies, and in their metadata when `metas` has that of each (NULL: m's), for one target; `m`:
+ * what they have in common, without a key.
  * *first: the command of the first one. False: there is no room for all of them at once, or something is the matter;
  * nothing was prepared. */
 typedef struct {
@@ -157,8 +158,8 @@ typedef struct {
     uint64_t length;
 } wr_piece;
 static inline uint64_t wr_attachment_run_bytes(const wr_attachment *a) { return a->port.view.g.arena_bytes / 16; } /* of one run, at most */
-bool wr_attachment_publish_run(wr_attachment *a, const wr_target *target, const wr_message *m, const wr_piece *bodies, uint32_t n,
-                               uint64_t *first);
+bool wr_attachment_publish_run(wr_attachment *a, const wr_target *target, const wr_message *m, const wr_piece *bodies, const wr_piece *metas,
+                               uint32_t n, uint64_t *first);
 
 /* The next record of a ring, with these words; NULL: there is no room (wr_attachment_room says so before), or the
  * link was closed. */

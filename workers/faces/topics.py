@@ -696,6 +696,22 @@ def append_rows(topic: Topic, bodies: Sequence[Body], told: Told, level: int) ->
     return cast("Confirm[list[Position]]", topic._append_many(bodies, told, level, 0.0, False))
 
 
+def append_columns(
+    topic: Topic, rows: int, columns: tuple[Any, ...], level: int, timeout: float | None, first_row: int
+) -> Confirm[list[Position]]:
+    """Submit rows of columns, as the core takes them (workers/faces/row_publish.py)."""
+    while True:
+        try:
+            made = topic._handle.append_rows(rows, *columns, level, timeout, False, first_row)
+        except AttachmentLost as lost:
+            timeout = time_left(lost, timeout)
+            topic._renew()
+        except TimedOut as error:
+            raise named(error, topic.name) from None
+        else:
+            return cast("Confirm[list[Position]]", made)
+
+
 def check_rows(topic: Topic, bodies: Sequence[Body], told: Told) -> None:
     """Look at all messages, as an append of them does. Raises what is wrong."""
     while True:
