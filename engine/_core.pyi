@@ -587,13 +587,13 @@ class TopicHandle:
         keys: RowTexts | None,
         tags: RowTexts | None,
         headers: RowPairs | None,
-        queues: Buffer | None,
-        born: Buffer | None,
-        delays: Buffer | None,
+        queues: RowNumbers | None,
+        born: RowNumbers | None,
+        delays: RowNumbers | None,
         level: int,
         timeout: float | None,
         wait: bool,
-        numbers: int | Buffer,
+        numbers: int | RowNumbers,
         /,
     ) -> list[Position] | Confirm[list[Position]]:
         """The same of rows of columns. `queues` int32, `born` and `delays` int64 of milliseconds; below 0: none."""
@@ -613,10 +613,12 @@ def plain_headers(headers: object, /) -> bool:
     """Whether this is a dict with str keys of None, bool, int, float, str, bytes, and lists and dicts of these, of just
     these classes: msgpack gives it back as it is. False says only that it is to be looked at."""
 
+#: a buffer (arrays of numpy are told to be none before Python 3.12)
+RowNumbers = Any
 #: a column of texts: (ends as int32, one more than rows; bytes; a byte for each row, 0 for null, or None)
-RowTexts = tuple[Buffer, Buffer, Buffer | None]
+RowTexts = tuple[RowNumbers, RowNumbers, RowNumbers | None]
 #: lists of headers: (ends as int32, valid, names, values, valid pairs, whether values are text)
-RowPairs = tuple[Buffer, Buffer | None, RowTexts, RowTexts, Buffer | None, bool]
+RowPairs = tuple[RowNumbers, RowNumbers | None, RowTexts, RowTexts, RowNumbers | None, bool]
 
 def row_metadata(
     rows: int,
@@ -624,10 +626,10 @@ def row_metadata(
     routing_key: str,
     keys: RowTexts | None,
     headers: RowPairs | None,
-    timestamps: Buffer | None,
+    timestamps: RowNumbers | None,
     message_ids: RowTexts | None,
     ids_are_text: bool,
-    numbers: int | Buffer,
+    numbers: int | RowNumbers,
     /,
 ) -> tuple[bytes, Memory]:
     """Metadata of rows (binding/row_metadata.c) as a column: its ends and bytes. `timestamps`: float64, NaN for none.
@@ -762,12 +764,12 @@ class Client:
         rows: int,
         bodies: RowTexts,
         metas: RowTexts | None,
-        which: Buffer | None,
-        extras: tuple[Buffer | None, Buffer | None, Buffer | None, Buffer | None] | None,
+        which: RowNumbers | None,
+        extras: tuple[RowNumbers | None, RowNumbers | None, RowNumbers | None, RowNumbers | None] | None,
         level: int,
         timeout: float | None,
         wait: bool,
-        numbers: int | Buffer,
+        numbers: int | RowNumbers,
         /,
     ) -> Confirm | None:
         """Publish rows of columns to queues. `which`: int32, the route of each; `extras`: (expires and due as uint64,

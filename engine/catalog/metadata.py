@@ -1,8 +1,8 @@
 """What travels with a message besides its body: metadata (for who reads it) and delivery options (for the queues).
 
 Metadata is a msgpack array [exchange, routing key, headers or nil, properties or nil, row or nil]; trailing nils are
-left out, a plain put has none at all, and a reader ignores elements that it does not know. Delivery options are words of the
-PUBLISH command: (expires | priority << 56, due, key of deduplication or None, persistent).
+left out, a plain put has none at all, and a reader ignores elements that it does not know. Delivery options are words
+of the PUBLISH command: (expires | priority << 56, due, key of deduplication or None, persistent).
 
 Properties are those of AMQP: content_type, content_encoding, correlation_id, reply_to, message_id, timestamp, type,
 user_id, app_id. They mean nothing to the queues, but for message_id, which deduplicates.

@@ -140,12 +140,40 @@ def test_write_to_an_exchange(spark: Any, node: warren.Node, queue: warren.Queue
 
 
 def test_what_was_read_can_be_written(spark: Any, node: warren.Node, queue: warren.Queue, reading: Options) -> None:
-    queue.put_many([b"a", b"b"])
+    """Keys, headers and nulls are in the copy what they were; column names are compared without case."""
+    made = spark.createDataFrame(
+        [("a", b"1", [("h", b"1"), ("h", None)]), (None, b"2", None), (None, b"3", [])],
+        "KEY string, Value binary, headers array<struct<key:string, value:binary>>",
+    )
+    made.write.format("warren").options(**reading()).mode("append").save()
     target = node.queue(f"{queue.name}-copy")
     frame = spark.read.format("warren").options(**reading(includeHeaders="true")).load()
     frame.write.format("warren").option("path", str(node.directory)).option("queue", target.name).mode("append").save()
-    assert sorted(bytes(message.body) for message in target.browse()) == [b"a", b"b"]
+    copied = spark.read.format("warren").options(**reading(includeHeaders="true", queue=target.name)).load()
+    assert {(row.key and bytes(row.key), bytes(row.value), str(row.headers)) for row in copied.collect()} == {
+        (b"a", b"1", "[Row(key='h', value=b'1'), Row(key='h', value=None)]"),
+        (None, b"2", "None"),
+        (None, b"3", "[]"),
+    }
     target.delete()
+
+
+def test_a_target_in_each_row(spark: Any, node: warren.Node, queue: warren.Queue) -> None:
+    topic = node.topic("rows-of-spark")
+    frame = spark.range(100).selectExpr(
+        "cast(id as string) as value",
+        f"if(id < 40, '{queue.name}', null) as queue",
+        "if(id < 40, null, 'rows-of-spark') as topic",
+        "cast(id % 7 as string) as key",
+        "timestamp_seconds(id) as timestamp",
+        "interval 1 hour * if(id = 99, 1, 0) as delay",
+    )
+    frame.write.format("warren").option("path", str(node.directory)).mode("append").save()
+    with warren.attach(node.directory, name="reader") as other:
+        counted = other.topic("rows-of-spark").stats()
+        other.topic("rows-of-spark").delete()
+    assert (queue.depth(), counted["appended"], counted["delayed"]) == (40, 59, 1)
+    assert topic.queues == 4
 
 
 @pytest.mark.parametrize(
@@ -167,6 +195,9 @@ def test_write_errors(spark: Any, node: warren.Node, queue: warren.Queue) -> Non
     writer = writer.option("path", str(node.directory))
     with pytest.raises(PySparkException, match="QueueNotFound"):
         writer.option("queue", "no-such-queue").mode("append").save()
+    empty = spark.range(0).selectExpr("cast(id as string) as value").write.format("warren")
+    with pytest.raises(PySparkException, match="QueueNotFound"):
+        empty.option("path", str(node.directory)).option("queue", "no-such-queue").mode("append").save()
     with pytest.raises(AnalysisException, match="append"):
         writer.option("queue", queue.name).mode("overwrite").save()
     assert queue.depth() == 0

@@ -56,12 +56,12 @@ def test_source_mistakes(given: dict[str, str], error: type[Exception], told: st
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ({"path": "/data"}, UsageError, "one of the options"),
-        ({**SOURCE, "exchange": "events"}, UsageError, "one of the options"),
+        ({**SOURCE, "exchange": "events"}, UsageError, "goes to one of them"),
+        ({**SOURCE, "topic": "flights"}, UsageError, "goes to one of them"),
+        ({"path": "/data", "topic": "flights", "routingKey": "a"}, UsageError, "routingKey"),
         ({**SOURCE, "routingKey": "a.b"}, UsageError, "routingKey"),
         ({**SOURCE, "durability": "certain"}, UsageError, "durability"),
         ({**SOURCE, "delivery": "transactional"}, NotYet, "transactional"),
-        ({**SOURCE, "topic": "flights"}, NotYet, "topic"),
         ({"queue": "orders"}, UsageError, "path"),
     ],
 )

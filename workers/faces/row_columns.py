@@ -10,7 +10,7 @@ Errors name the row, by the number that its caller gave it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ from warren.engine.saying import shown
 if TYPE_CHECKING:
     from warren.engine._core import RowPairs, RowTexts
 
-#: bytes of texts of one column must stay below what 32-bit offsets reach
+_Number = TypeVar("_Number", bound=np.generic)
+#: the longest ttl or delay of a message of a queue
 _DELAY_S_MAX = 1e9
 
 
@@ -108,7 +109,9 @@ class Rows:
         there = [found for name in ("born_timestamp", "timestamp") if (found := self.column(name)) is not None]
         if not there:
             return None
-        found = pc.coalesce(*[item.cast(pa.timestamp("us", item.type.tz), safe=False).cast(pa.int64()) for item in there])
+        found = pc.coalesce(
+            *[item.cast(pa.timestamp("us", item.type.tz), safe=False).cast(pa.int64()) for item in there]
+        )
         self.refuse(pc.less(found, 0), lambda _value: "its timestamp is before 1970", "timestamp")
         return found
 
@@ -177,5 +180,6 @@ def _valid(found: pa.Array) -> npt.NDArray[np.uint8] | None:
     return np.asarray(found.is_valid().to_numpy(zero_copy_only=False)).astype(np.uint8)
 
 
-def _numbers(found: pa.Array, kind: Any) -> Any:
-    return np.ascontiguousarray(found.to_numpy(zero_copy_only=False), kind)
+def _numbers(found: pa.Array, kind: type[_Number]) -> npt.NDArray[_Number]:
+    made: npt.NDArray[_Number] = np.ascontiguousarray(found.to_numpy(zero_copy_only=False), kind)
+    return made

@@ -12,7 +12,7 @@ Crash points: those of any publish. A process that dies after a call leaves what
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,11 @@ from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
 from warren.engine.errors import MessageTooLarge, UsageError
 from warren.engine.topics.formats import DELAY_MS_MAX
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client import topic_parts
 from warren.workers.client.arguments import level_of
 from warren.workers.client.publish import Durability, Publish
+from warren.workers.faces.full import Room
 from warren.workers.faces.many import level_to
 from warren.workers.faces.queues import time_left
 from warren.workers.faces.row_columns import Rows
@@ -45,10 +47,8 @@ _PUBLISH = Publish()
 # -- queues and exchanges ---------------------------------------------------------------------------------------------
 
 
-def put_rows(
-    client: Client, queue: str, rows: Rows, durability: Durability | None, timeout: float | None
-) -> Confirm | None:
-    """Publish rows to a queue; None: there are none. Raises what a put raises."""
+def put_rows(client: Client, queue: str, rows: Rows, durability: Durability | None, timeout: float | None) -> Confirm:
+    """Publish rows (at least one) to a queue. Raises what a put raises."""
     return _Publication(client, "", queue, rows).send(durability, timeout, False)
 
 
@@ -60,9 +60,9 @@ def publish_rows(
     durability: Durability | None,
     timeout: float | None,
     mandatory: bool,
-) -> Confirm | None:
-    """Publish rows to an exchange, each with its key as the routing key, or with `routing_key` where that is null;
-    None: there are none. Raises what a publish raises.
+) -> Confirm:
+    """Publish rows (at least one) to an exchange, each with its key as the routing key, or with `routing_key` where
+    that is null. Raises what a publish raises.
     """
     return _Publication(client, exchange, routing_key, rows).send(durability, timeout, mandatory)
 
@@ -89,7 +89,7 @@ class _Publication:
         when = None
         if born is not None:
             when = np.ascontiguousarray(born.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)) / 1e6
-        if keys is headers is ids is when is None and not self._exchange:
+        if not self._exchange and all(item is None for item in (keys, headers, ids, when)):
             return None
         is_text = ids is not None and (pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type))
         told = rows.texts("message_id")
@@ -98,7 +98,7 @@ class _Publication:
         )
         return ends, content, None
 
-    def send(self, durability: Durability | None, timeout: float | None, mandatory: bool) -> Confirm | None:
+    def send(self, durability: Durability | None, timeout: float | None, mandatory: bool) -> Confirm:
         """Raises what a publish raises."""
         while True:
             try:
@@ -107,17 +107,11 @@ class _Publication:
                 if any(route.topics for route in routes):
                     return self._to_topics(routes, which, level, timeout)
                 cores = tuple(route.core for route in routes)
-                return self._client.core.publish_rows(
-                    cores,
-                    self._rows.count,
-                    self._values,
-                    self._metas,
-                    which,
-                    self._extras,
-                    level,
-                    timeout,
-                    False,
-                    self._rows.numbers,
+                told: tuple[Any, Any, Any, Any] = (self._values, self._metas, which, self._extras)
+                rows = self._rows
+                return cast(
+                    "Confirm",
+                    self._client.core.publish_rows(cores, rows.count, *told, level, timeout, False, rows.numbers),
                 )
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
@@ -164,7 +158,7 @@ class _Publication:
 
     def _to_topics(
         self, routes: list[Route], which: npt.NDArray[np.int32] | None, level: int, timeout: float | None
-    ) -> Confirm | None:
+    ) -> Confirm:
         """Publish to an exchange that leads to topics, too, whose records are made one by one."""
         rows = self._rows
         metas = self._each_meta()
@@ -177,21 +171,24 @@ class _Publication:
         each = [routes[0 if which is None else int(which[row])] for row in range(rows.count)]
         options = _options_each(self._extras, rows.count)
         life = rows.milliseconds("ttl")
-        said = Publish(ttl=None if life is None else [None if item is None else item / 1000 for item in life.to_pylist()])
+        said = Publish(
+            ttl=None if life is None else [None if item is None else item / 1000 for item in life.to_pylist()]
+        )
         try:
             told = topic_parts.parts_each(self._client.turns, each, rows.count, metas, options, said)
         except MessageTooLarge as error:
             raise MessageTooLarge(f"rows {rows.number(0)} to {rows.number(rows.count - 1)}: {error}") from None
         bodies = rows.batch.column("value").cast(pa.binary()).to_pylist()
         cores = [route.core for route in each]
-        return self._client.core.publish_many(cores, bodies, level, metas, timeout, False, options, told)
+        core = self._client.core
+        return cast("Confirm", core.publish_many(cores, bodies, level, metas, timeout, False, options, told))
 
 
 def _extras(rows: Rows) -> _Extras | None:
     """What the delivery options of rows are for the core; None: all are plain."""
     ids, priorities = rows.column("message_id"), rows.priorities()
     life, wait = rows.milliseconds("ttl"), rows.milliseconds("delay")
-    if ids is priorities is life is wait is None:
+    if all(item is None for item in (ids, priorities, life, wait)):
         return None
     expires = np.zeros(rows.count, np.uint64)
     due = np.zeros(rows.count, np.uint64)
@@ -233,13 +230,31 @@ def _options_each(extras: _Extras | None, count: int) -> list[metadata.Options |
     ]
 
 
+def wait_for_room(client: Client, queue: str, until: float) -> bool:
+    """After a queue refused messages because it was full: wait until there seems to be room; False when it is `until`
+    (of time.monotonic). Raises QueueNotFound.
+    """
+    room = Room(client, until)
+    if room.late:
+        return False
+    declared = client.catalog().queue(queue)
+    room.refused()
+    while (pause_s := room.pause(declared, SERVER_WORKER_FIRST + declared.worker)) is not None:
+        time.sleep(pause_s)
+    return True
+
+
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
 def append_rows(topic: Topic, rows: Rows, durability: Durability | None, timeout: float | None) -> list[Confirm[Any]]:
     """Append rows to a topic: by key, or where `partition` says. Raises what an append raises."""
     level = level_of(durability, True, "this topic")
-    for name, what in (("message_id", "does not look for doubles"), ("priority", "is in order"), ("ttl", "has a retention")):
+    for name, what in (
+        ("message_id", "does not look for doubles"),
+        ("priority", "is in order"),
+        ("ttl", "has a retention"),
+    ):
         rows.refuse_any(name, f"a topic {what}: drop the column {name}")
     delays = rows.column("delay")
     if delays is None or not delays.null_count:

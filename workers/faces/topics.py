@@ -696,13 +696,17 @@ def append_rows(topic: Topic, bodies: Sequence[Body], told: Told, level: int) ->
     return cast("Confirm[list[Position]]", topic._append_many(bodies, told, level, 0.0, False))
 
 
+#: values, keys, tags, headers, queues, born, delays: as the core takes them
+Columns = tuple[Any, Any, Any, Any, Any, Any, Any]
+
+
 def append_columns(
-    topic: Topic, rows: int, columns: tuple[Any, ...], level: int, timeout: float | None, first_row: int
+    topic: Topic, rows: int, columns: Columns, level: int, timeout: float | None, numbers: Any
 ) -> Confirm[list[Position]]:
     """Submit rows of columns, as the core takes them (workers/faces/row_publish.py)."""
     while True:
         try:
-            made = topic._handle.append_rows(rows, *columns, level, timeout, False, first_row)
+            made = topic._handle.append_rows(rows, *columns, level, timeout, False, numbers)
         except AttachmentLost as lost:
             timeout = time_left(lost, timeout)
             topic._renew()

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import check_schema, row_schema
-from warren.workers.spark.sink import QueueStreamWriter, QueueWriter
+from warren.workers.spark.sink import DirectStreamWriter, DirectWriter
 from warren.workers.spark.sink_options import SinkOptions
 from warren.workers.spark.tables import is_table, keeping, kept, plain_options
 
@@ -52,8 +52,8 @@ class WarrenDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""
-        return QueueWriter(SinkOptions.parse(self._given), schema, overwrite)
+        return DirectWriter(SinkOptions.parse(self._given), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
-        return QueueStreamWriter(SinkOptions.parse(self._given), schema, overwrite)
+        return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite)

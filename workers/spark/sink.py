@@ -1,27 +1,49 @@
-"""Writing to a queue or an exchange from Spark: at least once.
+"""Writing to queues, exchanges and topics from Spark: at least once (delivery "direct").
 
-A task publishes its rows and returns when the node confirmed all of them (synced, unless the option `durability` says
-less). Nothing is staged: rows are visible when they are published, not when Spark commits, and a task that Spark
-repeats publishes its rows again. A reader that must not see doubles tells them by a key in the message.
+A task publishes its rows, several calls of the core ahead of their confirms, and returns when the node confirmed all
+of them (synced, unless the option `durability` says less). Nothing is staged: rows are visible when they are published,
+not when Spark commits, and a task that Spark repeats publishes its rows again. A queue with a deduplication window
+drops those of a `message_id` that it knows; other readers tell doubles by a key in the message.
+
+What can be known before anything runs is checked where the writer is made, in the driver: options, columns, and
+whether the target is there.
+
+Crash points
+  a task dies: what it handed over is stored, whether it was confirmed or not; Spark repeats the whole task
+  a row is refused: the rows of the calls before are stored; the task fails with the row's number
+  a full queue refuses rows: they are sent again, alone, until it takes them or the time is up
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import StructType
 
-from warren.engine.errors import UsageError
+from warren.engine.errors import ExchangeNotFound, QueueFull, TimedOut, UsageError
+from warren.workers.client.arguments import level_of
+from warren.workers.faces.node import client_of
+from warren.workers.faces.row_columns import Rows
+from warren.workers.faces.row_publish import append_rows, publish_rows, put_rows, wait_for_room
 from warren.workers.spark.client import node_of
-from warren.workers.spark.schema import COLUMN_NAMES
-from warren.workers.spark.sink_options import SinkOptions
+from warren.workers.spark.sink_options import TARGETS, SinkOptions
+from warren.workers.spark.sink_schema import canonical, check_sink_schema
 
-#: columns of a row read from Warren that a write has no use for
-_IGNORED = frozenset(COLUMN_NAMES) - {"value", "key", "headers"}
+if TYPE_CHECKING:
+    from warren.engine._core import Confirm
+    from warren.workers.faces.node import Node
+    from warren.workers.faces.topics import Topic
+
+#: calls whose confirms are not waited for yet
+AHEAD = 8
 
 
 @dataclass
@@ -32,96 +54,146 @@ class Published(WriterCommitMessage):
     bytes: int
 
 
-def check_sink_schema(schema: StructType, options: SinkOptions, overwrite: bool) -> None:
-    """Raise UsageError unless rows of `schema` can be published as `options` say."""
-    if overwrite:
-        raise UsageError(
-            'Warren appends: use .mode("append"), or outputMode "append" for a stream; totals that change are written '
-            "by foreachBatch, each batch with a write of its own"
+@dataclass
+class _Sent:
+    """A call of the core that was not confirmed yet."""
+
+    target: str
+    name: str
+    rows: Rows
+    confirm: Confirm[Any]
+
+
+class Publisher:
+    """Publishes the rows of one task."""
+
+    def __init__(self, options: SinkOptions, node: Node) -> None:
+        self._options = options
+        self._node = node
+        self._topics: dict[str, Topic] = {}
+        self._ahead: deque[_Sent] = deque()
+        self._rows = 0
+        self._bytes = 0
+
+    def publish(self, batch: pa.RecordBatch) -> None:
+        """Publish the rows of a batch; those of an earlier one are confirmed then. Raises what refuses them."""
+        whole = canonical(batch)
+        for first in range(0, whole.num_rows, self._options.batch_rows):
+            rows = Rows(whole.slice(first, self._options.batch_rows), self._rows)
+            for target, name, part in self._parts(rows):
+                self._send(target, name, part)
+            self._rows += rows.count
+            self._bytes += pc.sum(pc.binary_length(rows.batch.column("value"))).as_py() or 0
+
+    def finish(self) -> Published:
+        """Wait until all is confirmed."""
+        while self._ahead:
+            self._settle(self._ahead.popleft())
+        return Published(self._rows, self._bytes)
+
+    def _parts(self, rows: Rows) -> Iterator[tuple[str, str, Rows]]:
+        """Where rows go: (target, its name, the rows)."""
+        for target in TARGETS:
+            name = getattr(self._options, target)
+            if name is not None:
+                yield target, name, rows
+                return
+        columns = {target: found for target in TARGETS if (found := rows.column(target)) is not None}
+        named = np.zeros(rows.count, np.int64)
+        for found in columns.values():
+            named += np.asarray(found.is_valid().to_numpy(zero_copy_only=False), np.int64)
+        rows.refuse(
+            pa.array(named != 1),
+            lambda _value: "it must name one of queue, exchange and topic, in the column of that name",
+            "value",
         )
-    types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
-    for name in types:
-        if name not in ("value", "key", "headers") and name not in _IGNORED:
-            raise UsageError(
-                f"column {name!r} has no place in a message; select value, and key or headers if wanted "
-                '(for a row as JSON: to_json(struct("*")).alias("value"))'
-            )
-    if "value" not in types:
-        raise UsageError("a write needs a column named value, of type binary or string")
-    for name in ("value", "key"):
-        if name in types and not isinstance(types[name], (BinaryType, StringType)):
-            raise UsageError(f"column {name!r} must be binary or string, not {types[name].simpleString()}")
-    headers = types.get("headers")
-    if headers is not None:
-        element = headers.elementType if isinstance(headers, ArrayType) else None
-        named = {f.name: f.dataType for f in element.fields} if isinstance(element, StructType) else {}
-        if not isinstance(named.get("key"), StringType) or not isinstance(named.get("value"), (BinaryType, StringType)):
-            raise UsageError(
-                f"column 'headers' must be array<struct<key:string,value:binary>>, not {headers.simpleString()}"
-            )
-    if options.exchange is not None and "key" not in types and options.routing_key is None:
-        raise UsageError('a write to an exchange needs a column named key, or the option "routingKey"')
+        for target, found in columns.items():
+            known = found.dictionary_encode()
+            which = known.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            for place, name in enumerate(known.dictionary.to_pylist()):
+                chosen = np.flatnonzero(which == place)
+                yield target, name, rows if len(chosen) == rows.count else rows.taken(chosen)
 
+    def _send(self, target: str, name: str, rows: Rows) -> None:
+        for confirm in self._confirms(target, name, rows):
+            self._ahead.append(_Sent(target, name, rows, confirm))
+        while len(self._ahead) > AHEAD:
+            self._settle(self._ahead.popleft())
 
-def _bytes_of(column: pa.Array) -> list[bytes | None]:
-    """The values of a binary or string column as bytes."""
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    values: list[bytes | None] = column.to_pylist()
-    return values
+    def _confirms(self, target: str, name: str, rows: Rows) -> list[Confirm[Any]]:
+        options, client = self._options, client_of(self._node)
+        try:
+            if target == "queue":
+                return [put_rows(client, name, rows, options.durability, options.timeout_s)]
+            if target == "exchange":
+                key, mandatory = options.routing_key or "", options.mandatory
+                return [publish_rows(client, name, key, rows, options.durability, options.timeout_s, mandatory)]
+            if (topic := self._topics.get(name)) is None:
+                topic = self._topics[name] = self._node.topic(name, create=False)
+            return append_rows(topic, rows, options.durability, options.timeout_s)
+        except TimedOut as error:
+            raise self._late(target, name, error) from None
 
+    def _settle(self, sent: _Sent) -> None:
+        """Wait for what was sent; what a full queue refused is sent again while there is time."""
+        until, refused = time.monotonic() + self._options.timeout_s, sent.rows.count + 1
+        while True:
+            try:
+                sent.confirm.wait(self._options.timeout_s)
+                return
+            except TimedOut as error:
+                raise self._late(sent.target, sent.name, error) from None
+            except QueueFull as full:
+                if sent.target != "queue":  # others of its queues have the message
+                    raise QueueFull(f"{sent.target} {sent.name!r}: {full}") from None
+                if len(full.refused) < refused:  # it takes some
+                    until, refused = time.monotonic() + self._options.timeout_s, len(full.refused)
+                if not wait_for_room(client_of(self._node), sent.name, until):
+                    raise QueueFull(
+                        f"queue {sent.name!r} was full for {self._options.timeout_s:g} s (its max_length or "
+                        f"max_length_bytes, with overflow reject-publish), and refused {len(full.refused)} rows: start "
+                        'its consumers, or wait longer, with .option("timeout", "…")'
+                    ) from None
+                sent.rows = sent.rows.taken(np.array(full.refused, np.int64))
+                [sent.confirm] = self._confirms(sent.target, sent.name, sent.rows)
 
-def _bodies_of(column: pa.Array) -> list[bytes]:
-    bodies = [body for body in _bytes_of(column) if body is not None]
-    if len(bodies) < len(column):
-        raise UsageError("column 'value' is null in some rows; a message needs a body: filter them, or coalesce")
-    return bodies
-
-
-def _headers_of(value: list[dict[str, Any]] | None) -> dict[str, Any] | None:
-    return {pair["key"]: pair["value"] for pair in value} if value else None
+    def _late(self, target: str, name: str, error: TimedOut) -> TimedOut:
+        return TimedOut(f"{target} {name!r}: {error}; option timeout says how long a task waits")
 
 
 def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Published:
     """Publish all rows, wait for the confirms of all of them, and say how many there were; runs in an executor."""
-    node = node_of(options.path, "executor", options.timeout_s)
-    messages = size = 0
+    publisher = Publisher(options, node_of(options.path, "executor", options.timeout_s))
     for batch in batches:
-        for first in range(0, batch.num_rows, options.batch_rows):
-            part = batch.slice(first, options.batch_rows)
-            there = set(part.schema.names)
-            bodies = _bodies_of(part.column("value"))
-            headers = [_headers_of(row) for row in part.column("headers").to_pylist()] if "headers" in there else None
-            if options.queue is not None:
-                queue = node.queue(options.queue, create=False)
-                queue.put_many(bodies, headers=headers, durability=options.durability, timeout=options.timeout_s)
-            else:
-                assert options.exchange is not None
-                keys = [options.routing_key or ""] * len(bodies)
-                if "key" in there:
-                    own = _bytes_of(part.column("key"))
-                    keys = [key if found is None else found.decode() for key, found in zip(keys, own, strict=True)]
-                node.publish_many(
-                    bodies,
-                    exchange=options.exchange,
-                    routing_keys=keys,
-                    headers=headers,
-                    durability=options.durability,
-                    mandatory=options.mandatory,
-                    timeout=options.timeout_s,
-                )
-            messages += len(bodies)
-            size += sum(map(len, bodies))
-    return Published(messages, size)
+        publisher.publish(batch)
+    return publisher.finish()
 
 
-class QueueWriter(DataSourceArrowWriter):
+def check_target(options: SinkOptions, schema: StructType) -> None:
+    """Raise unless what the options name is there, and takes such rows; in the driver, before anything runs."""
+    node = node_of(options.path, "planner", options.timeout_s)
+    client = client_of(node)
+    catalog = client.catalog()
+    if options.queue is not None:
+        queue = catalog.queue(options.queue)
+        catalog.check_owner(queue, client.epoch)
+        level_of(options.durability, queue.durable, f"queue {queue.name!r} is transient")
+    elif options.exchange is not None and options.exchange not in catalog.exchanges:
+        raise ExchangeNotFound(f"there is no exchange {options.exchange!r}: declare it first")
+    elif options.topic is not None:
+        topic = catalog.topic(options.topic)
+        if topic.compacted and "key" not in {field.name.lower() for field in schema.fields}:
+            raise UsageError(
+                f"topic {topic.name!r} is compacted, which keeps the newest message of each key: select a column key"
+            )
+
+
+class DirectWriter(DataSourceArrowWriter):
     """Writes a batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         check_sink_schema(schema, options, overwrite)
+        check_target(options, schema)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -129,11 +201,12 @@ class QueueWriter(DataSourceArrowWriter):
         return publish(self.options, iterator)
 
 
-class QueueStreamWriter(DataSourceStreamArrowWriter):
+class DirectStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         check_sink_schema(schema, options, overwrite)
+        check_target(options, schema)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -10,10 +10,11 @@ from warren.engine.saying import shown
 from warren.workers.client.publish import Durability
 from warren.workers.spark.options import TIMEOUT_S, Given, absolute
 
+#: where a write can go, by an option for all rows, or by a column for each
+TARGETS = ("queue", "exchange", "topic")
 _SINK_OPTIONS = (
     "path",
-    "queue",
-    "exchange",
+    *TARGETS,
     "routingKey",
     "durability",
     "mandatory",
@@ -22,17 +23,22 @@ _SINK_OPTIONS = (
     "delivery",
 )
 _DURABILITIES: dict[str, Durability] = {"none": "none", "written": "written", "synced": "synced"}
+#: rows of one call of the core
+BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where a write goes."""
+    """Where a write goes. Without queue, exchange and topic each row says it. `durability`: None is what the target
+    has: synced for what is durable.
+    """
 
     path: str
     queue: str | None
     exchange: str | None
+    topic: str | None
     routing_key: str | None
-    durability: Durability
+    durability: Durability | None
     mandatory: bool
     batch_rows: int
     timeout_s: float
@@ -41,16 +47,20 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Check the options of a write; UsageError or NotYet say what is wrong."""
         given = Given(options, _SINK_OPTIONS, "sink")
-        queue, exchange = given.text("queue"), given.text("exchange")
-        if (queue is None) == (exchange is None):
-            raise UsageError('a write needs one of the options "queue" and "exchange"')
-        if queue is not None and given.text("routingKey") is not None:
-            raise UsageError('option "routingKey" goes with "exchange"; a write to a queue needs none')
-        named = given.text("durability") or "synced"
-        durability = _DURABILITIES.get(named)
-        if durability is None:
-            raise UsageError(f'option "durability" must be none, written or synced, not {shown(named)}')
-        delivery = given.text("delivery") or "direct"
+        named = {name: target for name in TARGETS if (target := given.text(name)) is not None}
+        if len(named) > 1:
+            raise UsageError(
+                f"options {' and '.join(map(repr, named))} are given, and a write goes to one of them; for a target in "
+                f"each row leave them out, and select a column {' or '.join(named)}"
+            )
+        if ("queue" in named or "topic" in named) and given.text("routingKey") is not None:
+            raise UsageError(
+                'option "routingKey" goes with "exchange"; a message for a queue or a topic has its column "key"'
+            )
+        durability = given.text("durability")
+        if durability is not None and durability.lower() not in _DURABILITIES:
+            raise UsageError(f'option "durability" must be none, written or synced, not {shown(durability)}')
+        delivery = (given.text("delivery") or "direct").lower()
         if delivery == "transactional":
             raise NotYet(
                 'delivery "transactional" is not part of this version; "direct" writes at least once: '
@@ -60,11 +70,12 @@ class SinkOptions:
             raise UsageError(f'option "delivery" must be direct, not {shown(delivery)}')
         return cls(
             path=absolute(given.required("path", "the data directory of a running Warren node")),
-            queue=queue,
-            exchange=exchange,
+            queue=named.get("queue"),
+            exchange=named.get("exchange"),
+            topic=named.get("topic"),
             routing_key=given.text("routingKey"),
-            durability=durability,
+            durability=None if durability is None else _DURABILITIES[durability.lower()],
             mandatory=given.flag("mandatory", False),
-            batch_rows=given.number("batchRows", 1000),
+            batch_rows=given.number("batchRows", BATCH_ROWS),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
         )
