@@ -339,9 +339,48 @@ def test_columns_of_other_types(directory: Path, topic: warren.Topic) -> None:
     assert len(topic.append_arrow(pa.table({"value": two}))) == 2
 
 
+def test_what_was_read_is_appended_as_it_was(node: warren.Node, directory: Path, topic: warren.Topic) -> None:
+    """A topic is copied by `append_arrow(read_arrow(…))`: several keys, a message of an exchange, names of the log."""
+    topic.append(b"1", key=["k", "l"], tag="T", properties={"a": "x"}, queue=2)
+    node.declare_exchange("copied", "fanout")
+    node.bind_topic(topic.name, "copied")
+    node.publish(b"2", exchange="copied", headers={"n": 7, "b": b"\xff"})
+    copy = node.topic(f"{topic.name}-copy")
+    for number in range(topic.queues):
+        start, end = topic.offsets(number)
+        if end > start:
+            copy.append_arrow(topic.read_arrow(number, start, end), queue=number)
+    found = {
+        name: {
+            record.body: (record.queue_id, record.properties, record.born_timestamp)
+            for record in logged(directory, name)
+        }
+        for name in (topic.name, copy.name)
+    }
+    assert found[copy.name] == found[topic.name]
+    assert "WARREN_MESSAGE" in found[copy.name][b"2"][1]
+    kinds = pa.map_(pa.string(), pa.string())
+    read = [[("WAIT", "true"), ("UNIQ_KEY", "u"), ("RECONSUME_TIME", "3"), ("WARREN_RETRY", "0 0")]]
+    copy.append_arrow(pa.table({"value": [b"3"], "key": ["k  l"], "properties": pa.array(read, kinds), "offset": [5]}))
+    assert logged(directory, copy.name)[-1].properties == {"KEYS": "k l", "WAIT": "true", "UNIQ_KEY": "u"}
+    assert copy.find("l")[0].body == b"3"
+    copy.delete()
+    node.delete_exchange("copied")
+
+
+_PROPERTIES = pa.map_(pa.string(), pa.string())
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
+        ({"value": [b"a"], "properties": pa.array([[("KEYS", "k")]], _PROPERTIES)}, "row 0: KEYS is no property"),
+        ({"value": [b"a"], "properties": pa.array([[("a", None)]], _PROPERTIES)}, "row 0: a property is null"),
+        ({"value": [b"a"], "properties": pa.array([[("a", "\1")]], _PROPERTIES)}, "row 0: its properties cannot be"),
+        ({"value": [b"a"], "properties": pa.array([[("a", "b" * 40000)]], _PROPERTIES)}, "row 0: .* 40003 bytes"),
+        ({"value": [b"a"], "properties": pa.nulls(1), "headers": pa.nulls(1)}, "are the same"),
+        ({"value": [b"a"], "headers": pa.array([[("WARREN_MESSAGE", "m")]], _PROPERTIES)}, "meaning of its own"),
+        ({"value": [b"a"], "key": [" "]}, "must not contain a space"),
         ({"key": ["a"]}, "'value' is missing"),
         ({"value": [b"a"], "keys": ["k"]}, "column 'keys' is none of a message"),
         ({"value": [b"a", None]}, "row 1 has no value"),

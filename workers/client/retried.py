@@ -33,7 +33,8 @@ from warren.workers.client.later import later_of
 FIRST_LEVEL = 3
 PLACE = "WARREN_RETRY"
 _TOPIC, _ID, _ORIGIN, _TIMES = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "WARREN_ORIGIN", "RECONSUME_TIME"
-_OF_RETRIES = frozenset((PLACE, _TOPIC, _ID, _ORIGIN, _TIMES))
+#: properties that say how often a message was tried, and where it comes from then
+OF_RETRIES = frozenset((PLACE, _TOPIC, _ID, _ORIGIN, _TIMES))
 _DEAD_TOPIC, _DEAD_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 _DEAD_QUEUE, _DEAD_OFFSET = "DLQ_ORIGIN_QUEUE", "DLQ_ORIGIN_OFFSET"
 
@@ -101,7 +102,7 @@ def shown(record: Record, topic: str, id: int) -> Record:
     """A record of the retry topic as a reader of the topic (its name and id) hands it out."""
     place = f"{record.queue} {record.offset}"
     found = _parsed(record)
-    properties = {name: value for name, value in found.properties.items() if name not in _OF_RETRIES}
+    properties = {name: value for name, value in found.properties.items() if name not in OF_RETRIES}
     properties[PLACE] = place
     times = max(found.reconsume_times, 1)
     again = dataclasses.replace(found, topic=topic, flag=id, properties=properties, reconsume_times=times)
@@ -132,7 +133,7 @@ def _parsed(record: Record) -> records.Record:
 
 def _packed(record: Record, more: dict[str, str], when: bytes) -> bytes:
     """The properties of the message and these."""
-    own = {name: value for name, value in _parsed(record).properties.items() if name not in _OF_RETRIES}
+    own = {name: value for name, value in _parsed(record).properties.items() if name not in OF_RETRIES}
     told = {**own, **more}
     size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in told.items()) + len(when)
     if size > PROPERTIES_BYTES_MAX:

@@ -1,4 +1,9 @@
-"""Rows of Arrow tables as messages of a topic."""
+"""Rows of Arrow tables as messages of a topic: such as a program makes, and such as `read_arrow` gives.
+
+What was read is appended as it was: a string of keys is taken apart at its spaces, the column `properties` may hold
+names that have a meaning of their own in the log (told.c), and columns that say where a message lay are left alone.
+Only what says how often a message was tried (retried.py) stays behind: the copy is a new message.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from warren.engine.errors import UsageError
+from warren.engine import _core
+from warren.engine.errors import MessageTooLarge, UsageError
+from warren.engine.topics.formats import PROPERTIES_BYTES_MAX
+from warren.workers.client.retried import OF_RETRIES
 from warren.workers.client.told import Told
 
-COLUMNS = ("value", "key", "tag", "queue", "born_timestamp", "headers")
+COLUMNS = ("value", "key", "tag", "queue", "born_timestamp", "headers", "properties")
+#: of what `read_arrow` gives: where a message lay
+LEFT_OUT = frozenset({"offset", "timestamp", "message_id"})
 
 
 def rows_of(data: Any, queue: int | None) -> tuple[list[bytes], Told]:
@@ -17,7 +27,7 @@ def rows_of(data: Any, queue: int | None) -> tuple[list[bytes], Told]:
     column. Raises UsageError.
     """
     table = _table(data)
-    unknown = [name for name in table.column_names if name not in COLUMNS]
+    unknown = [name for name in table.column_names if name not in COLUMNS and name not in LEFT_OUT]
     if unknown or "value" not in table.column_names:
         wrong = f"column {unknown[0]!r} is none of a message" if unknown else "the column 'value' is missing"
         raise UsageError(f"append_arrow: {wrong}: it takes {', '.join(COLUMNS)}, of which value is needed")
@@ -26,9 +36,16 @@ def rows_of(data: Any, queue: int | None) -> tuple[list[bytes], Told]:
     keys = _listed(
         table, "key", lambda kind: _is_text(kind) or (_is_list(kind) and _is_text(kind.value_type)), "strings"
     )
+    if keys is not None:
+        keys = [_apart(key) if isinstance(key, str) and " " in key else key for key in keys]
     queues = _listed(table, "queue", pa.types.is_integer, "integers") if queue is None else queue
-    told = Told(keys, _listed(table, "tag", _is_text, "strings"), _headers(table), queues, _born(table))
+    told = Told(keys, _listed(table, "tag", _is_text, "strings"), _properties_of(table), queues, _born(table))
     return _values(table["value"]), told
+
+
+def _apart(keys: str) -> list[str] | str:
+    """Keys with spaces between them, as a log has them."""
+    return [key for key in keys.split(" ") if key] or keys
 
 
 def _table(data: Any) -> pa.Table:
@@ -107,12 +124,39 @@ def _born(table: pa.Table) -> list[int | None] | None:
     return values
 
 
-def _headers(table: pa.Table) -> list[dict[str, str] | None] | None:
-    if "headers" not in table.column_names or pa.types.is_null(table["headers"].type):
+def _properties_of(table: pa.Table) -> list[Any] | None:
+    """Headers, or properties that were read: these are packed here, with all their names."""
+    if "properties" not in table.column_names:
+        return _headers(table, "headers")
+    if "headers" in table.column_names:
+        raise UsageError("append_arrow: headers and properties are the same: give one of these columns")
+    read = _headers(table, "properties")
+    return None if read is None else [None if row is None else _packed(number, row) for number, row in enumerate(read)]
+
+
+def _packed(number: int, read: dict[str, str]) -> bytes:
+    for name in read:
+        if name in ("KEYS", "TAGS"):
+            raise UsageError(f"append_arrow: row {number}: {name} is no property: give it as key or tag")
+    try:
+        return _core.properties_encode({name: text for name, text in read.items() if name not in OF_RETRIES})
+    except TypeError:
+        raise UsageError(f"append_arrow: row {number}: a property is null: leave it out") from None
+    except ValueError as error:
+        size = sum(len(name.encode()) + len(text.encode()) + 2 for name, text in read.items())
+        if size > PROPERTIES_BYTES_MAX:
+            raise MessageTooLarge(
+                f"append_arrow: row {number}: its properties have {size} bytes, and may have {PROPERTIES_BYTES_MAX}"
+            ) from None
+        raise UsageError(f"append_arrow: row {number}: its properties cannot be written: {error}") from None
+
+
+def _headers(table: pa.Table, name: str) -> list[dict[str, str] | None] | None:
+    if name not in table.column_names or pa.types.is_null(table[name].type):
         return None
-    column = table["headers"]
+    column = table[name]
     if not _are_headers(column.type):
-        raise _wrong("headers", column.type, "maps, or lists of structs with key and value, of strings")
+        raise _wrong(name, column.type, "maps, or lists of structs with key and value, of strings")
     found: list[dict[str, str] | None] = []
     for number, row in enumerate(column.to_pylist()):
         pairs = row if row is None or pa.types.is_map(column.type) else [(pair["key"], pair["value"]) for pair in row]

@@ -331,10 +331,11 @@ class Topic:
     ) -> list[Position] | Confirm[list[Position]]:
         """Append the rows of an Arrow table or record batch; returns what `append_many` returns.
 
-        Columns: `value` (binary or string), and if they are there `key` (string, or list of strings), `tag` (string),
-        `queue` (integer), `born_timestamp` (timestamp, or integer of milliseconds since 1970) and `headers` (map, or
-        list of structs with key and value, of strings: the properties). Other columns are refused; docs/topics.md shows
-        how to copy what `read_arrow` gives. A null is nothing, but in `value` it is refused. Rows with different
+        Columns: `value` (binary or string), and if they are there `key` (string: keys with spaces between them, or list
+        of strings), `tag` (string), `queue` (integer), `born_timestamp` (timestamp, or integer of milliseconds since
+        1970), and the properties as `headers` or `properties` (map, or list of structs with key and value, of strings).
+        What `read_arrow` gives is appended as it was; of its columns `offset`, `timestamp` and `message_id` are left
+        alone. Others are refused. A null is nothing, but in `value` it is refused. Rows with different
         born_timestamp are not appended together. `queue`: of all rows, instead of the column. `delay`, `at`,
         `delay_level`: of all rows, as for `append_many`.
         """
