@@ -61,7 +61,7 @@ def test_source_mistakes(given: dict[str, str], error: type[Exception], told: st
         ({"path": "/data", "topic": "flights", "routingKey": "a"}, UsageError, "routingKey"),
         ({**SOURCE, "routingKey": "a.b"}, UsageError, "routingKey"),
         ({**SOURCE, "durability": "certain"}, UsageError, "durability"),
-        ({**SOURCE, "delivery": "transactional"}, NotYet, "transactional"),
+        ({**SOURCE, "delivery": "perhaps"}, UsageError, "direct or transactional"),
         ({"queue": "orders"}, UsageError, "path"),
     ],
 )

@@ -192,10 +192,10 @@ class NodeTargets:
                     count, last, groups = n, n, groups + 1
                 count += 1
                 start = record.offset + 1
+            if found.max_offset < at:
+                raise self._doubt(place, mark, f"queue {queue} ends at offset {found.max_offset}, and ended at {at}")
             if found.status in _END:
                 break
-            if found.status == ReadStatus.OFFSET_OVERFLOW_BADLY:
-                raise self._doubt(place, mark, f"queue {queue} ends at {found.next_offset}, and had {at} messages")
             if found.status != ReadStatus.FOUND:
                 gap, last = True, -1
             at = found.next_offset

@@ -19,6 +19,8 @@ from warren.workers.spark.schema import check_schema, row_schema
 from warren.workers.spark.sink import DirectStreamWriter, DirectWriter
 from warren.workers.spark.sink_options import SinkOptions
 from warren.workers.spark.tables import is_table, keeping, kept, plain_options
+from warren.workers.spark.transactional_options import TransactionalOptions, is_transactional
+from warren.workers.spark.transactional_sink import TransactionalStreamWriter, TransactionalWriter
 
 
 class WarrenDataSource(DataSource):
@@ -52,8 +54,12 @@ class WarrenDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""
+        if is_transactional(self._given):
+            return TransactionalWriter(TransactionalOptions.parse(self._given), schema, overwrite)
         return DirectWriter(SinkOptions.parse(self._given), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
+        if is_transactional(self._given):
+            return TransactionalStreamWriter(TransactionalOptions.parse(self._given), schema, overwrite)
         return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite)

@@ -40,7 +40,7 @@ class Given:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
         self._values = {key.lower(): value for key, value in options.items()}
         spelled = {name.lower(): name for name in (*known, *_SPARKS_OPTIONS)}
-        later = {name.lower(): name for name in _TOPIC_OPTIONS}
+        later = {name.lower(): name for name in _TOPIC_OPTIONS if name not in known}
         for key in self._values:
             if key in spelled:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from warren.engine.errors import NotYet, UsageError
+from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.workers.client.publish import Durability
 from warren.workers.spark.options import TIMEOUT_S, Given, absolute
@@ -45,7 +45,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Check the options of a write; UsageError or NotYet say what is wrong."""
+        """Check the options of a write; UsageError says what is wrong."""
         given = Given(options, _SINK_OPTIONS, "sink")
         named = {name: target for name in TARGETS if (target := given.text(name)) is not None}
         if len(named) > 1:
@@ -61,13 +61,8 @@ class SinkOptions:
         if durability is not None and durability.lower() not in _DURABILITIES:
             raise UsageError(f'option "durability" must be none, written or synced, not {shown(durability)}')
         delivery = (given.text("delivery") or "direct").lower()
-        if delivery == "transactional":
-            raise NotYet(
-                'delivery "transactional" is not part of this version; "direct" writes at least once: '
-                "make the reader idempotent, by a key of your own in the message"
-            )
         if delivery != "direct":
-            raise UsageError(f'option "delivery" must be direct, not {shown(delivery)}')
+            raise UsageError(f'option "delivery" must be direct or transactional, not {shown(delivery)}')
         return cls(
             path=absolute(given.required("path", "the data directory of a running Warren node")),
             queue=named.get("queue"),
