@@ -137,8 +137,8 @@ def test_schemas_that_say_where_rows_go() -> None:
         check_schema(VALUES, options, False)
     check_schema(StructType([*VALUES, StructField("topic", StringType())]), options, False)
     check_schema(row_schema(headers=True), options, False)  # what was read can be written
+    both = [StructField(name, StringType()) for name in ("topic", "queue")]
     with pytest.raises(UsageError, match="both where a row goes"):
-        both = [StructField(name, StringType()) for name in ("topic", "queue")]
         check_schema(StructType([*VALUES, *both]), options, False)
     with pytest.raises(UsageError, match="Warren appends"):
         check_schema(VALUES, options, True)
@@ -385,11 +385,11 @@ def test_a_stream_is_there_once(spark: Any, node: warren.Node, topic: warren.Top
     other = tmp_path / "other"
     other.mkdir()
     more(other, 4)
-    with pytest.raises(StreamingQueryException, match="takes batches of query .* up to 3 so far"):
+    with pytest.raises(StreamingQueryException, match=r"takes batches of query .* up to 3 so far"):
         streamed(spark, options, other)
     streamed(spark, {**options, "takeOver": "true"}, other)
     assert bodies(node, topic) == lines(500)
+    more(tmp_path, 5)
     with pytest.raises(StreamingQueryException, match="takes batches of query"):
-        more(tmp_path, 5)
         streamed(spark, options, tmp_path)
     assert bodies(node, topic) == lines(500)

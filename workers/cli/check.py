@@ -1,7 +1,8 @@
 """`warren check DIR`: read every file of a data directory, and say what is wrong. It changes nothing, with the node up
 or down. `--repair`, with the node down: the stores' folders are repaired (`engine/store/check.py`), and checked again;
 what is derived from the log of topics is made again, and what is sound in files of newest messages is kept
-(`engine/topics/check.py`); queues that the workers have records of and the catalog lost are declared anew.
+(`engine/topics/check.py`); queues that the workers have records of and the catalog lost are declared anew; rows that
+Spark's tasks staged and no commit names are removed (`engine/transactions/check.py`).
 
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
 damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
@@ -51,6 +52,7 @@ from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.found import Found
+from warren.engine.transactions import check as transactions_check
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
 from warren.workers.node import absence, catalog_cut
@@ -141,6 +143,11 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
             persistent = checking if store == SERVER_STORE_PERSISTENT else persistent
     if TopicsFolder.of(directory.path).path.is_dir():
         _topics(report, directory.path, node, tell, repair)
+    if repair:
+        report.repaired += transactions_check.repair(directory.path, node.node_id)
+    for item in transactions_check.examine(directory.path, node.node_id):
+        checked = Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note)
+        report.files.append(checked)
     entries: dict[Path, Entry] = {}
     for worker, owner in workers(directory.path):
         report.files += _subscriptions(Folder(worker))

@@ -31,6 +31,7 @@ COMMANDS = {
     "stress": "tools",
     "inspect": "inspect",
     "check": "check",
+    "transactions": "transactions",
 }
 SUMMARIES = {
     "up": "Run a node for a directory",
@@ -48,6 +49,7 @@ SUMMARIES = {
     "stress": "Kill producers and consumers, and count every message",
     "inspect": "Show the shared memory of a node",
     "check": "Verify every file of a data directory",
+    "transactions": "List the transactional sinks of Spark jobs, finish or forget one",
 }
 
 
