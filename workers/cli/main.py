@@ -32,6 +32,7 @@ COMMANDS = {
     "inspect": "inspect",
     "check": "check",
     "transactions": "transactions",
+    "spark": "spark",
 }
 SUMMARIES = {
     "up": "Run a node for a directory",
@@ -50,6 +51,7 @@ SUMMARIES = {
     "inspect": "Show the shared memory of a node",
     "check": "Verify every file of a data directory",
     "transactions": "List the transactional sinks of Spark jobs, finish or forget one",
+    "spark": "Scan, audit, export, republish, report: pipelines on Spark",
 }
 
 

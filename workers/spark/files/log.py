@@ -244,7 +244,7 @@ class LogReader:
     def _told(self, part: Part, rows: list[tuple[int, int, str, str]]) -> pa.RecordBatch:
         base = int(part.more["base"])
         if self.options.topics:
-            rows = []  # bytes that are no record are of no topic
+            rows = [row for row in rows if row[3] != "ok"]  # what is damaged may have been of these topics
         return schema.told(self.wanted, [(part.file, at - base, size, kind, status) for at, size, kind, status in rows])
 
     def _records(self, part: Part, rows: NDArray[np.void], buffer: memoryview) -> pa.RecordBatch:
