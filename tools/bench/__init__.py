@@ -22,12 +22,13 @@ from warren.tools.bench.harness import BenchError, Result, filesystem_of, node_a
 WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
-    "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find", "all",
+    "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
+    "spark-sink", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
 #: these measure the limits that they need by themselves: they know what was really written, or read
-OWN_LIMITS = ("topic",)
+OWN_LIMITS = ("topic", "spark")
 BATCH = 1000
 LIMIT_SECONDS = 8.0
 RESTART_MESSAGES = 1_000_000
@@ -53,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
         "startup: import, --help, and the first put into a node that runs; "
         "topic: appends; topic-latency: append to receive, beside a queue; topic-beside: a producer with 4 readers, "
         "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
-        "into Arrow and as objects; topic-find: look-ups by key",
+        "into Arrow and as objects; topic-find: look-ups by key; "
+        "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it (not part of all)",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -70,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         "--messages",
         type=int,
         help="restart: the backlog (1,000,000); backlog: the same (10,000,000); topic-find: messages with a key "
-        "(10,000,000); topic-read: messages that are read again and again (as many as 192 MiB have)",
+        "(10,000,000); topic-read: messages that are read again and again (as many as 192 MiB have); "
+        "spark-sink: rows of a run (2,000,000, or as many as 1 GiB have)",
     )
     parser.add_argument("--topics", type=int, default=MANY, metavar="N", help="topic-many: topics (1,000)")
     parser.add_argument(
@@ -196,6 +199,7 @@ def _cells(
                 ),
             )
         yield from _topic_cells(options, folder, size, wanted, tell)
+        yield from _spark_cells(options, folder, size)
     if wanted("fairness"):
         for load in LOADS:
             yield f"ten light queues beside: {load}", 0, lambda load=load: run_fairness(folder, seconds, load)  # type: ignore[misc]
@@ -250,6 +254,19 @@ def _topic_cells(
         text = f"topic-find, {stored:,} messages of {size} bytes"
         find = partial(run_topic_find, folder, size, seconds, stored, clients, raw)
         yield text, size, lambda: find(lambda done: tell(f"{text}: {done}"))
+
+
+def _spark_cells(
+    options: argparse.Namespace, folder: Any, size: int
+) -> Iterator[tuple[str, int, Callable[[], Result]]]:
+    """The same of Spark; its medians are of rounds within a run."""
+    if options.workload == "spark-sink":
+        from warren.tools.bench.spark_sink import INTO, rows_of, run_spark_sink
+
+        rows = options.messages or rows_of(size)
+        for into in INTO:
+            text = f"spark-sink, {rows:,} rows of {size} bytes into a {into}, {options.durability}"
+            yield text, size, partial(run_spark_sink, folder, size, options.durability, rows, into)
 
 
 def main(argv: list[str] | None = None) -> int:
