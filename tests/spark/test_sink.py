@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 import warren
+from warren.workers.process.control import ControlClient
 from warren.workers.spark import sink
 from warren.workers.spark.schema import row_schema
 from warren.workers.spark.sink_options import SinkOptions
@@ -463,6 +465,23 @@ def test_a_writer_looks_for_its_target(
     assert written(at(queue="in-memory"), batch(value=["kept in memory"])).messages == 1
     memory.delete()
     newest.delete()
+
+
+def test_a_stopped_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is under way says so at once; a writer that is made then, too."""
+    options = SinkOptions.parse({"path": str(tmp_path / "data"), "queue": "orders", "timeout": "0.5"})
+    with warren.open(tmp_path / "data", name="tests") as opened:
+        monkeypatch.setattr(sink, "node_of", lambda *_: opened)
+        opened.queue("orders")
+        publisher = sink.Publisher(options, opened)
+        publisher.publish(batch(value=["1"]))
+        with ControlClient(tmp_path / "data") as control:
+            control.call("stop")
+        with pytest.raises((warren.PeerLost, warren.ClosedError), match=r"running|stopped"):
+            publisher.publish(batch(value=["2"]))
+    monkeypatch.undo()
+    with pytest.raises(warren.NodeNotRunning):
+        sink.DirectWriter(options, rows(value=StringType()), overwrite=False)
 
 
 def test_a_writer_is_pickled(at: Callable[..., SinkOptions], queue: warren.Queue) -> None:
