@@ -210,7 +210,7 @@ def test_a_subscription_has_one_query(queue: warren.Queue, reading: Options, mon
         two.prepareForTriggerAvailableNow,
         lambda: two.latestOffset(start, ReadAllAvailable()),
     ):
-        with pytest.raises(UsageError, match="read by another query, or by this query twice"):
+        with pytest.raises(UsageError, match="read by another query, or by two streams"):
             call()
     other = stream_of(reading(subscription="another"))
     other.initialOffset()

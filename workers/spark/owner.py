@@ -1,7 +1,8 @@
 """Whose a subscription is: one query's at a time.
 
 Two readers of one subscription would each plan the claims that the other made, so its rows would come twice: as in a
-union of one stream with itself, where Spark plans each side by a reader of its own. So the reader that plans takes the
+union of two streams that were loaded with the same options. (One that was loaded once has one reader, however often the
+query names it.) So the reader that plans takes the
 subscription's byte of the node's lock file, at the number of the subscription, with a lock of the open file: the kernel
 gives it back when the process ends, however it ends. (The supervisor holds the file itself by flock, which is another
 lock and does not meet these.)
@@ -59,10 +60,9 @@ class Owner:
                 return
             if time.monotonic() >= end:
                 raise UsageError(
-                    f"{what} is read by another query, or by this query twice, as in a join or union of one stream with "
-                    'itself: its messages would come twice. Give each reader its own .option("subscription", "…"): they '
-                    "share the queue's messages. To use the same messages twice, write them in foreachBatch, or to two "
-                    "queues first"
+                    f"{what} is read by another query, or by two streams of this query: its messages would come twice. "
+                    "Load a stream once to use the same messages twice in a query; or give each its own "
+                    '.option("subscription", "…"): they share the queue\'s messages'
                 )
             time.sleep(PAUSE_S)
 

@@ -97,11 +97,16 @@ class QueueReader(DataSourceReader):
             parts_min=self.options.partitions_min,
             records_max=self.options.records_per_partition_max,
         )
-        return [BrowsePartition(found.incarnation, spans.tobytes()) for spans in cuts]
+        # Spark calls read also where there is no partition, with None.
+        return [BrowsePartition(found.incarnation, spans.tobytes()) for spans in cuts] or [
+            BrowsePartition(found.incarnation, b"")
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages as Arrow batches; runs in an executor. StoreError when some of them are gone."""
         assert isinstance(partition, BrowsePartition)
+        if not partition.spans:
+            return
         options = self.options
         wanted = arrow_schema(self.fields)
         columns = columns_of(wanted)
