@@ -365,6 +365,25 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
     return sent;
 }
 
+/* To the exception that ends a call in the middle: `handed_over`, how many of the messages the servers have, and `confirm`,
+ * of those. An orderly stop finishes them, so that who goes on at the node of then sends the others alone. */
+static void tell_handed_over(ClientObject *c, const wr_route *touched, const uint64_t *sequences, int level, Py_ssize_t sent, wr_runs *runs) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *count = PyLong_FromSsize_t(sent), *confirm = count ? wr_confirm_new(c, level, touched, sequences, runs) : NULL;
+    bool told = confirm && !PyObject_SetAttrString(value, "handed_over", count) && !PyObject_SetAttrString(value, "confirm", confirm);
+    Py_XDECREF(count);
+    Py_XDECREF(confirm);
+    if (told) {
+        PyErr_Restore(type, value, traceback);
+        return;
+    }
+    Py_XDECREF(type); /* no memory: that is raised */
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
 PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const uint64_t *last, const bool *used, int level, uint64_t deadline,
                              bool wait, wr_runs *runs) {
     wr_route touched = {.targets_n = 0};
@@ -381,7 +400,10 @@ PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const 
         touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
     }
     if (!error) return wr_confirmed(c, &touched, sequences, level, deadline, wait, runs);
-    if (sent) wr_lost_in_the_middle();
+    if (sent) {
+        wr_lost_in_the_middle();
+        tell_handed_over(c, &touched, sequences, level, sent, runs);
+    }
     return NULL;
 }
 

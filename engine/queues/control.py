@@ -137,8 +137,8 @@ class Spans(msgspec.Struct):
 
 
 class Measured(msgspec.Struct):
-    """The sequence behind the messages, the bytes of their metadata and bodies, and whether the next one has too many. An
-    answer goes through some 100,000 at most, so there may be more behind it.
+    """The sequence behind the messages, the bytes of their metadata and bodies, and whether the next one has too many.
+    An answer goes through some 100,000 at most, so there may be more behind it.
     """
 
     next: int

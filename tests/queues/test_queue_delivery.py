@@ -20,7 +20,7 @@ from warren.ipc import _core as atomics
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT, CONSTANTS
 
-from support.queue_probe import Incarnation, NO, Node, OK, Peer, Queue, SERVER_INDEX
+from support.queue_probe import NO, OK, SERVER_INDEX, Incarnation, Node, Peer, Queue
 
 MULTIPLE = PROTOCOL["FLAG_MULTIPLE"]
 

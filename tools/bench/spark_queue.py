@@ -1,7 +1,7 @@
 """`warren bench spark-queue`: a queue read by Spark, as a batch and as a stream, beside the most that Spark takes.
 
-Both sides have the same rows, columns and size of Arrow batches, run in one session into the sink that discards, and take
-turns (tools/bench/spark_limit.py). A stream's messages are published anew before each of its rounds, outside of the
+Both sides have the same rows, columns and size of Arrow batches, run in one session into the sink that discards, and
+take turns (tools/bench/spark_limit.py). A stream's messages are published anew before each of its rounds, outside the
 clock; its time is that of its micro-batches, without the start of the query.
 """
 
@@ -58,8 +58,8 @@ def run_spark_queue(folder: Path, size: int, rows: int, rounds: int, tell: Calla
 
         def stream() -> float:
             _fill(streamed, size, rows)
-            frame = spark.readStream.format("warren").schema(fields)
-            frame = frame.options(**{**options, "queue": streamed.name}).load()
+            reader = spark.readStream.format("warren").schema(fields)
+            frame = reader.options(**{**options, "queue": streamed.name}).load()
             return spark_limit.stream_noop_s(frame, scratch, rows)[0]
 
         def repeated() -> float:

@@ -125,7 +125,8 @@ class _Columns:
         """Bytes of the bodies of rows, as far as they are read."""
         if not self.asked & _core.COLUMNS_VALUES:
             return np.zeros(len(table), np.int64)
-        return table["body_length"].astype(np.int64) - table["meta_length"]
+        bodies: np.ndarray[Any, Any] = table["body_length"].astype(np.int64) - table["meta_length"]
+        return bodies
 
     def batch(self, found: Found) -> pa.RecordBatch:
         """The batch of what the core gave."""
@@ -270,8 +271,8 @@ class Batches:
         return self._columns.batch(Found(0, *nothing))
 
     def read(self, start: int, end: int, *, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-        """Yield the messages [start, end) in order, `rows_max` at most, in batches of about `bytes_max` bytes of bodies (as
-        many rows as there are, if those are not wanted).
+        """Yield the messages [start, end) in order, `rows_max` at most, in batches of about `bytes_max` bytes of bodies
+        (as many rows as there are, if those are not wanted).
         """
         bytes_max = min(bytes_max, BYTES_MAX)
         parts: list[pa.RecordBatch] = []  # of one batch: more than one only where files moved
@@ -311,8 +312,8 @@ class Batches:
             yield from self._whole(parts)
 
     def _ask(self, start: int, end: int, rows_max: int, room: int, *, more: bool) -> tuple[_Asked, int, bool]:
-        """Rows of [start, end) whose bodies fit into `room` bytes, one at least unless they are `more` for a batch; where
-        to go on, -1: nowhere; whether the batch is full."""
+        """Rows of [start, end) whose bodies fit into `room` bytes, one at least unless they are `more` for a batch;
+        where to go on, -1: nowhere; whether the batch is full."""
         asked, at = _Asked(), start
         while 0 <= at < end and asked.rows < rows_max:
             count = min(end - at, rows_max - asked.rows, BROWSE_ROWS)

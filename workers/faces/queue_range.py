@@ -1,7 +1,7 @@
 """Where messages of a queue lie, and those of a range of sequences: for readers that come back to what they saw.
 
-A `QueueRange` looks at a queue, or at the claims of a subscription, and takes nothing. Its incarnation tells a queue from
-a later one of the same name, whose sequences are other messages.
+A `QueueRange` looks at a queue, or at the claims of a subscription, and takes nothing. Its incarnation tells a queue
+from a later one of the same name, whose sequences are other messages.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class QueueRange:
         return np.stack([spans[begins, 0], spans[np.append(begins[1:], True), 1]], axis=1)
 
     def measure(self, start: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """The sequence behind the messages from `start` on that have `max_bytes` bytes of metadata and bodies at most, but
-        one message at least, `end` at most; and how many bytes they have. Raises as ready().
+        """The sequence behind the messages from `start` on that have `max_bytes` bytes of metadata and bodies at most,
+        but one message at least, `end` at most; and how many bytes they have. Raises as ready().
         """
         at, size = start, 0
         while at < end:
@@ -88,8 +88,8 @@ class QueueRange:
     def read_arrow(
         self, start: int, end: int, *, rows_max: int, bytes_max: int, columns: Collection[str] | None = None
     ) -> pa.RecordBatch:
-        """The messages that are there of [start, end), ready or with a consumer, in order: an Arrow batch (faces/arrow.py)
-        of `rows_max` rows and about `bytes_max` bytes of bodies, one at least.
+        """The messages that are there of [start, end), ready or with a consumer, in order: an Arrow batch
+        (faces/arrow.py) of `rows_max` rows and about `bytes_max` bytes of bodies, one at least.
 
         Raises QueueNotFound, also when the queue was declared anew, TimedOut, PeerLost, StoreError.
         """

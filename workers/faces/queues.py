@@ -703,10 +703,10 @@ class Queue:
         self._client.router()
 
     def subscription(self, name: str, *, create: bool = True) -> Subscription:
-        """A subscription of this queue; created if it does not exist (`create=False`: QueueNotFound). It claims messages
-        in numbered batches that outlive its reader: whoever reads again after a failure gets the same batches, as Spark
-        does for each batch of a stream. For programs that keep their own place, and settle up to it; all others get and
-        ack.
+        """A subscription of this queue; created if it does not exist (`create=False`: QueueNotFound). It claims
+        messages in numbered batches that outlive its reader: whoever reads again after a failure gets the same batches,
+        as Spark does for each batch of a stream. For programs that keep their own place, and settle up to it; others
+        get and ack.
         """
         check_name(name, "subscription")
         if not self._handle.usable:

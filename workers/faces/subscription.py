@@ -101,8 +101,8 @@ class Subscription:
         return self._range().read_arrow(start, end, rows_max=rows_max, bytes_max=bytes_max, columns=wanted)
 
     def measure(self, start: int, end: int, max_bytes: int = UNLIMITED) -> tuple[int, int]:
-        """How far claims from `start` on go that have `max_bytes` bytes of metadata and bodies at most, but one claim at
-        least: the number behind them, `end` at most, and how many bytes they have.
+        """How far claims from `start` on go that have `max_bytes` bytes of metadata and bodies at most, but one claim
+        at least: the number behind them, `end` at most, and how many bytes they have.
         """
         start, end = checked_count(start, "start", 0), checked_count(end, "end", 0)
         return self._range().measure(start, end, min(checked_count(max_bytes, "max_bytes"), UNLIMITED))

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from warren.workers.faces.node import attach
+from warren.engine.errors import ClosedError, NodeNotRunning, PeerLost
+from warren.workers.client.attachment import NODE_DRAINING
+from warren.workers.faces.node import attach, client_of
 
 if TYPE_CHECKING:
     from warren.workers.faces.node import Node
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
 #: set by `warren.spark.register` for all Python workers of the application
 APPLICATION_VARIABLE = "WARREN_SPARK_APPLICATION"
 NAME_BYTES_MAX = 47
+#: between two looks whether a node that was stopped runs again
+PAUSE_S = 0.1
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, str], Node] = {}
@@ -47,3 +55,35 @@ def node_of(path: str, role: str, timeout_s: float) -> Node:
                 del _clients[old]  # a parent's: not ours to close
             node = _clients[key] = attach(path, timeout=timeout_s, name=client_name(role))
         return node
+
+
+def is_stop(path: str, problem: Exception, role: str = "executor") -> bool:
+    """Whether an error of this process's client says that the node was stopped, or is being stopped, in order.
+
+    Then a task waits for the node to come back, as it does when the node is killed: to fail would have Spark repeat
+    what the task has done. A planner that was never attached has no such node.
+    """
+    node = _clients.get((os.getpid(), path))
+    if node is None:
+        return role == "executor" and isinstance(problem, NodeNotRunning)
+    if node.closed:
+        return False
+    attachment = client_of(node).attached
+    return attachment is None or attachment.core.over or attachment.superblock.state >= NODE_DRAINING
+
+
+def outlasting(path: str, timeout_s: float, call: Callable[[], T], role: str = "executor") -> T:
+    """What `call` gives; while the node is stopped it is called again, until it runs, or for `timeout_s`.
+
+    The call must bear to be made twice. Raises what it raises.
+    """
+    end: float | None = None
+    while True:
+        try:
+            return call()
+        except (ClosedError, NodeNotRunning, PeerLost) as problem:
+            now = time.monotonic()
+            end = now + timeout_s if end is None else end
+            if now >= end or not is_stop(path, problem, role):
+                raise
+        time.sleep(PAUSE_S)

@@ -26,9 +26,9 @@ Only the planner of a stream creates a subscription, when there is no checkpoint
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +42,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from warren.engine.errors import QueueNotFound, StoreError, UsageError
+from warren.engine.errors import ClosedError, NodeNotRunning, PeerLost, QueueNotFound, StoreError, UsageError
 from warren.engine.saying import counted
 from warren.workers.faces.queue_range import number_of, range_of
-from warren.workers.spark.client import node_of
+from warren.workers.spark.client import node_of, outlasting
 from warren.workers.spark.offsets import ClaimOffset, cut, made_again
 from warren.workers.spark.owner import Owner
 from warren.workers.spark.queue_options import QueueReadOptions
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from warren.workers.faces.subscription import Subscription
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: no limit, for the engine's numbers
 UNLIMITED = (1 << 62) - 1
@@ -111,13 +113,17 @@ class QueueReader(DataSourceReader):
         wanted = arrow_schema(self.fields)
         columns = columns_of(wanted)
         plan = Plan(np.frombuffer(partition.spans, "<i8").reshape(-1, 2))
-        found = self._checked_range(partition)
         position, gone = plan.start, 0
-        while position < plan.end:
-            batch = found.read_arrow(
+
+        def read() -> pa.RecordBatch:
+            batch = self._checked_range(partition).read_arrow(
                 position, plan.end, rows_max=options.batch_rows, bytes_max=options.batch_bytes, columns=columns
             )
             self._checked_range(partition)
+            return batch
+
+        while position < plan.end:
+            batch = outlasting(options.path, options.timeout_s, read)
             planned, reached = plan.of(batch, position)
             missing = plan.count(position, reached) - planned.num_rows
             if missing and options.fail_on_data_loss:
@@ -145,8 +151,8 @@ class QueueReader(DataSourceReader):
     def _gone(self, count: int) -> str:
         return (
             f"{counted(count, 'message')} of queue {self.options.queue!r} that were there when this read was planned "
-            "left it meanwhile: acked, claimed, expired, dropped, delayed by a return, or damaged. Load a new DataFrame "
-            "for what is there now"
+            "left it meanwhile: acked, claimed, expired, dropped, delayed by a return, or damaged. Load a new "
+            "DataFrame for what is there now"
         )
 
 
@@ -169,6 +175,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts: the lowest claim not acked, which is delivered again."""
+        return self._outlasting(self._initial)
+
+    def _initial(self) -> dict[str, Any]:
         subscription = self._planned(create=True)
         base, end = subscription.range()
         if self._again_below is None:  # Spark asks again after the first claims
@@ -190,7 +199,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what is committed (all below `start`), and return the end of the next micro-batch, claiming as needed."""
-        position = ClaimOffset.from_json(start)
+        return self._outlasting(lambda: self._latest(ClaimOffset.from_json(start), limit))
+
+    def _latest(self, position: ClaimOffset, limit: ReadLimit) -> dict[str, Any]:
         subscription = self._planned()
         base, end = self._checked_range(subscription, position)
         if position.next > base:
@@ -208,11 +219,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset that a reader without a limit would reach now; Spark shows it as the stream's lag."""
+        return self._outlasting(self._report)
+
+    def _report(self) -> dict[str, Any]:
         subscription = self._planned()
         return self._offset(subscription, subscription.range()[1] + subscription.ready()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the claims of a micro-batch into ranges for the executors."""
+        return self._outlasting(lambda: self._parts(start, end))
+
+    def _parts(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = ClaimOffset.from_json(start), ClaimOffset.from_json(end)
         if last.next <= first.next:
             return []
@@ -230,6 +247,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [ClaimPartition(subscription.incarnation, low, high, self._again_below) for low, high in ranges]
 
+    def _outlasting(self, call: Callable[[], T]) -> T:
+        """What `call` gives, also when the node is stopped meanwhile and runs again."""
+        return outlasting(self.options.path, self.options.timeout_s, lambda: self._looking_anew(call), "planner")
+
+    def _looking_anew(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (ClosedError, NodeNotRunning, PeerLost):
+            self._known_end = None  # a claim whose answer was lost may have moved it
+            raise
+
     def stop(self) -> None:
         """Let the subscription go."""
         if self._owner is not None:
@@ -244,17 +272,21 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self.options
         wanted = arrow_schema(self.fields)
         columns = columns_of(wanted)
-        subscription = self._read_from(partition)
         position = partition.start
-        while position < partition.end:
-            batch = subscription.read_arrow(
+
+        def read() -> pa.RecordBatch:
+            batch = self._read_from(partition).read_arrow(
                 position,
                 partition.end,
                 options.batch_bytes,
                 max_messages=options.batch_rows,
                 columns=columns,
             )
-            subscription = self._read_from(partition)
+            self._read_from(partition)
+            return batch
+
+        while position < partition.end:
+            batch = outlasting(options.path, options.timeout_s, read)
             if batch.num_rows == 0:
                 self._lost(position, partition.end)
                 return
@@ -330,7 +362,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _claim(self, subscription: Subscription, position: int, messages: int, size: int) -> int:
         """Claim new messages from `position` on; the end of the claims, which is `position` if nothing is ready.
 
-        An answer has some 260,000 claims at most, so they are asked for until that many are there, or no more are ready.
+        An answer has some 260,000 claims at most, so they are asked for until that many are there, or none is ready.
         Without a limit, as many as are ready now: who publishes without a pause does not keep it here.
         """
         if messages == UNLIMITED:

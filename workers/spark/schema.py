@@ -142,7 +142,7 @@ def _deliveries(batch: pa.RecordBatch, again_below: int) -> pa.Array:
 
 @lru_cache(maxsize=8)
 def _ends(rows: int, each: int) -> pa.Buffer:
-    return pa.py_buffer(np.arange(0, (rows + 1) * each, each, np.int32))
+    return pa.py_buffer(np.arange(0, (rows + 1) * each, each, dtype=np.int32))
 
 
 def _ids(ids: pa.Array) -> pa.Array:

@@ -11,6 +11,7 @@ whether the target is there.
 Crash points
   a task dies: what it handed over is stored, whether it was confirmed or not; Spark repeats the whole task
   a row is refused: the rows of the calls before are stored; the task fails with the row's number
+  the node is stopped in order: it finishes what it was handed, and the task sends the rest when the node runs again
   a full queue refuses rows: they are sent again, alone, until it takes them or the time is up
 """
 
@@ -28,12 +29,20 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from warren.engine.errors import ExchangeNotFound, QueueFull, TimedOut, UsageError
+from warren.engine.errors import (
+    ClosedError,
+    ExchangeNotFound,
+    NodeNotRunning,
+    PeerLost,
+    QueueFull,
+    TimedOut,
+    UsageError,
+)
 from warren.workers.client.arguments import level_of
 from warren.workers.faces.node import client_of
 from warren.workers.faces.row_columns import Rows
 from warren.workers.faces.row_publish import append_rows, publish_rows, put_rows, wait_for_room
-from warren.workers.spark.client import node_of
+from warren.workers.spark.client import is_stop, node_of, outlasting
 from warren.workers.spark.sink_options import TARGETS, SinkOptions
 from warren.workers.spark.sink_schema import canonical, check_sink_schema
 
@@ -115,8 +124,15 @@ class Publisher:
                 yield target, name, rows if len(chosen) == rows.count else rows.taken(chosen)
 
     def _send(self, target: str, name: str, rows: Rows) -> None:
-        for confirm in self._confirms(target, name, rows):
-            self._ahead.append(_Sent(target, name, rows, confirm))
+        while True:
+            try:
+                for confirm in self._confirms(target, name, rows):
+                    self._ahead.append(_Sent(target, name, rows, confirm))
+                break
+            except (ClosedError, NodeNotRunning, PeerLost) as problem:
+                if target == "topic" or not is_stop(self._options.path, problem):
+                    raise
+                rows = self._outlast(target, name, rows, problem)
         while len(self._ahead) > AHEAD:
             self._settle(self._ahead.popleft())
 
@@ -133,6 +149,18 @@ class Publisher:
             return append_rows(topic, rows, options.durability, options.timeout_s)
         except TimedOut as error:
             raise self._late(target, name, error) from None
+
+    def _outlast(self, target: str, name: str, rows: Rows, problem: Exception) -> Rows:
+        """The node is being stopped. It finishes what it has; the rows that are left are for when it runs again."""
+        handed = int(getattr(problem, "handed_over", 0))
+        if handed:
+            part = rows.taken(np.arange(handed, dtype=np.int64))
+            self._ahead.append(_Sent(target, name, part, problem.confirm))  # type: ignore[attr-defined]
+            rows = rows.taken(np.arange(handed, rows.count, dtype=np.int64))
+        while self._ahead:
+            self._settle(self._ahead.popleft())
+        outlasting(self._options.path, self._options.timeout_s, self._node.status)
+        return rows
 
     def _settle(self, sent: _Sent) -> None:
         """Wait for what was sent; what a full queue refused is sent again while there is time."""
@@ -163,7 +191,8 @@ class Publisher:
 
 def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Published:
     """Publish all rows, wait for the confirms of all of them, and say how many there were; runs in an executor."""
-    publisher = Publisher(options, node_of(options.path, "executor", options.timeout_s))
+    node = outlasting(options.path, options.timeout_s, lambda: node_of(options.path, "executor", options.timeout_s))
+    publisher = Publisher(options, node)
     for batch in batches:
         publisher.publish(batch)
     return publisher.finish()

@@ -1,9 +1,9 @@
 """`CREATE TABLE … USING warren OPTIONS (…)`: what a table's options are, and where they are kept.
 
 When a table is created, Spark asks for its schema with all of the table's properties: the options, once more with
-`option.` before their names, `path` also as `location`, and things of its own (owner, provider, comment). When it is read,
-Spark gives a source in Python no options, but the schema that the catalog keeps. So the options are kept in there, in the
-metadata of the first column.
+`option.` before their names, `path` also as `location`, and things of its own (owner, provider, comment). When it is
+read, Spark gives a source in Python no options, but the schema that the catalog keeps. So they are kept there, in
+the metadata of the first column.
 """
 
 from __future__ import annotations

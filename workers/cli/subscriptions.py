@@ -1,0 +1,76 @@
+"""`warren subscriptions`: what readers of queues as streams hold, and how it goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from warren.engine.errors import UsageError
+from warren.engine.saying import command, counted, shown
+from warren.workers.cli import output
+
+DIRECTORY = click.argument("directory", metavar="DIR")
+JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+
+
+@click.command("subscriptions")
+@DIRECTORY
+@click.argument("queue", required=False)
+@click.option(
+    "--delete", "doomed", metavar="NAME", help="Delete this subscription of QUEUE; what it claimed returns to the queue."
+)
+@click.option("--force", is_flag=True, help="Delete it also while a query reads it, which fails then.")
+@JSON
+def subscriptions(directory: str, queue: str | None, doomed: str | None, force: bool, as_json: bool) -> None:
+    """List the subscriptions of all queues, or of QUEUE: how many messages each holds (claimed and not acked), from which
+    number on, and whether a query reads it now.
+
+    A subscription belongs to a stream of Spark, and stays when the stream is given up; nobody else gets what it claimed.
+    --delete returns that to the end of its queue, in order, marked redelivered.
+    """
+    import warren
+
+    if doomed is not None and queue is None:
+        raise UsageError(f"--delete wants the queue, too: {command('subscriptions', directory, 'QUEUE', '--delete', doomed)}")
+    if doomed is None and force:
+        raise UsageError("--force is for --delete NAME")
+    if doomed is None:
+        output.check_seen()
+    with output.found_in(directory, queue=queue), warren.attach(directory, name="warren-subscriptions") as node:
+        if doomed is not None:
+            assert queue is not None
+            count = _delete(node, queue, doomed, force)
+            if as_json:
+                output.print_json({"queue": queue, "subscription": doomed, "returned": count})
+            else:
+                print(f"subscription {doomed} deleted, {counted(count, 'message')} returned to queue {queue}")
+            return
+        if queue is not None:
+            node.queue(queue, create=False)
+        found = [item for item in node.subscriptions() if queue in (None, item["queue"])]
+    if as_json:
+        output.print_json(found)
+    elif not found:
+        print("no subscriptions" if queue is None else f"queue {output.escaped(queue)} has no subscriptions")
+    else:
+        columns = [output.Column("queue"), output.Column("subscription")]
+        columns += [output.Column(name, True) for name in ("claimed", "next ack", "next claim")]
+        lines = [
+            [item["queue"], item["name"], f"{item['claimed']:,}", f"{item['first']:,}", f"{item['next']:,}", _use(item)]
+            for item in found
+        ]
+        output.print_rows([*columns, output.Column("read now")], lines)
+
+
+def _use(item: dict[str, Any]) -> str:
+    return "yes" if item["read"] else "no"
+
+
+def _delete(node: Any, queue: str, name: str, force: bool) -> int:
+    subscription = node.queue(queue, create=False).subscription(name, create=False)
+    if subscription.is_read() and not force:
+        raise UsageError(
+            f"subscription {shown(name)} of queue {shown(queue)} is read by a query now: stop it first, or say --force"
+        )
+    return int(subscription.delete())
