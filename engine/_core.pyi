@@ -1628,6 +1628,8 @@ Columns = tuple[
     int,
     int,
     int,
+    int,
+    Memory,
     Memory,
     Memory,
     Memory,
@@ -1647,7 +1649,18 @@ Columns = tuple[
     Memory,
     Memory,
 ]
-"""Rows, keys and tags that are None, then buffers of Arrow's layout (binding/topic_columns.h)."""
+"""Rows, keys and tags that are None, rows without properties, then buffers of Arrow's layout, which are empty for what
+is not wanted (binding/topic_columns.h).
+"""
+#: columns of a scan, to be added
+WANT_OFFSET: int
+WANT_TIMESTAMP: int
+WANT_BORN_TIMESTAMP: int
+WANT_KEY: int
+WANT_TAG: int
+WANT_VALUE: int
+WANT_ID: int
+WANT_PROPERTIES: int
 _Damage = tuple[str, int, str, str]
 """File below the topics' folder, position in it, expected, found."""
 #: words of the first number of an answer
@@ -1833,6 +1846,27 @@ class TopicReader:
     def columns(
         self, queue: int, offset: int, end: int, records_max: int, bytes_max: int, /
     ) -> tuple[int, int, int, int, Columns, _Damage | None] | None: ...
+    def scan(
+        self,
+        queue: int,
+        offset: int,
+        end: int,
+        records_max: int,
+        bytes_max: int,
+        tags: tuple[bytes, ...],
+        keys: tuple[bytes, ...],
+        since: int,
+        until: int,
+        want: int,
+        /,
+    ) -> tuple[int, int, int, int, Columns, _Damage | None] | None:
+        """The columns that `want` adds up (WANT_…), of messages that fit: there may be none, whatever the status says.
+        Ids are bytes, times are microseconds.
+        """
+
+    def span(self, queue: int, offset: int, end: int, bytes_max: int, /) -> tuple[int, int] | None:
+        """(the offset up to which records have `bytes_max` bytes of log at most, how many they have)."""
+
     def seek(self, queue: int, when: int, upper: bool, /) -> int | None:
         """-1: no message is so old."""
 

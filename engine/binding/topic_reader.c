@@ -19,6 +19,7 @@
 #include "topics/read.h"
 #include "topics/retain.h"
 #include "topics/seek.h"
+#include "topics/span.h"
 
 typedef struct {
     PyObject_HEAD
@@ -293,20 +294,33 @@ static PyObject *batch_give(batch *b) {
     return list;
 }
 
+/* Texts from a tuple of bytes objects, which outlives them; how many, or -1 with an exception. */
+static int texts_of(PyObject *tuple, const char *what, wr_text *texts) {
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) > WR_READ_TAGS) {
+        PyErr_Format(PyExc_ValueError, "%s are a tuple of %d bytes objects at most", what, WR_READ_TAGS);
+        return -1;
+    }
+    const int n = (int)PyTuple_GET_SIZE(tuple);
+    for (int i = 0; i < n; i++) {
+        PyObject *one = PyTuple_GET_ITEM(tuple, i);
+        if (!PyBytes_Check(one)) {
+            PyErr_Format(PyExc_TypeError, "%s are bytes", what);
+            return -1;
+        }
+        texts[i] = (wr_text){(const uint8_t *)PyBytes_AS_STRING(one), (uint32_t)PyBytes_GET_SIZE(one)};
+    }
+    return n;
+}
+
 /* read(queue, offset, end, records_max, bytes_max, tags): the same with a list of records. */
 static PyObject *reader_read(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
     wr_topic_request q;
     wr_text tags[WR_READ_TAGS];
     WR_ARGUMENTS(6, "queue, offset, end, records_max, bytes_max, tags");
-    if (request_of(args, &q)) return NULL;
-    if (!PyTuple_Check(args[5]) || PyTuple_GET_SIZE(args[5]) > WR_READ_TAGS)
-        return PyErr_Format(PyExc_ValueError, "tags are a tuple of %d bytes objects at most", WR_READ_TAGS);
-    for (; q.tags_n < (uint32_t)PyTuple_GET_SIZE(args[5]); q.tags_n++) {
-        PyObject *tag = PyTuple_GET_ITEM(args[5], q.tags_n);
-        if (!PyBytes_Check(tag)) return PyErr_Format(PyExc_TypeError, "tags are bytes");
-        tags[q.tags_n] = (wr_text){(const uint8_t *)PyBytes_AS_STRING(tag), (uint32_t)PyBytes_GET_SIZE(tag)};
-    }
+    const int tags_n = request_of(args, &q) ? -1 : texts_of(args[5], "tags", tags);
+    if (tags_n < 0) return NULL;
     q.tags = tags;
+    q.tags_n = (uint32_t)tags_n;
     q.sum = true;
     if (enter(self)) return NULL;
     wr_topic_read *read = PyMem_RawMalloc(sizeof *read);
@@ -328,17 +342,14 @@ static PyObject *reader_read(ReaderObject *self, PyObject *const *args, Py_ssize
     return error ? failed_with(error) : answered;
 }
 
-/* columns(queue, offset, end, records_max, bytes_max): the same with columns (binding/topic_columns.h). */
-static PyObject *reader_columns(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
-    wr_topic_request q;
-    WR_ARGUMENTS(5, "queue, offset, end, records_max, bytes_max");
-    if (request_of(args, &q) || enter(self)) return NULL;
+static PyObject *read_columns(ReaderObject *self, const wr_topic_request *q, const wr_topic_rows_wanted *wanted) {
+    if (enter(self)) return NULL;
     wr_topic_read *read = PyMem_RawMalloc(sizeof *read);
-    wr_topic_columns c = {0};
+    wr_topic_columns c = {.wanted = *wanted};
     wr_topic_read_result a;
     int error = read ? 0 : ENOMEM;
     Py_BEGIN_ALLOW_THREADS
-    if (!error) error = wr_topic_read_begin(read, self->reader, &q);
+    if (!error) error = wr_topic_read_begin(read, self->reader, q);
     if (!error) error = wr_topic_columns_fill(&c, read);
     bool full = error == EOVERFLOW;
     if (!error || full) error = wr_topic_read_end(read, &a);
@@ -349,6 +360,49 @@ static PyObject *reader_columns(ReaderObject *self, PyObject *const *args, Py_ss
     wr_topic_columns_free(&c);
     self->busy = false;
     return error ? failed_with(error) : answered;
+}
+
+/* columns(queue, offset, end, records_max, bytes_max): the same with columns (binding/topic_columns.h). */
+static PyObject *reader_columns(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    wr_topic_request q;
+    const wr_topic_rows_wanted all = {.want = WANT_ALL, .since = INT64_MIN, .until = INT64_MAX};
+    WR_ARGUMENTS(5, "queue, offset, end, records_max, bytes_max");
+    return request_of(args, &q) ? NULL : read_columns(self, &q, &all);
+}
+
+/* scan(queue, offset, end, records_max, bytes_max, tags, keys, since, until, want): the same with the columns that are wanted, of messages with
+ * one of the tags and one of the keys, stored from `since` on and before `until`. There may be fewer rows than messages, and none. */
+static PyObject *reader_scan(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    wr_topic_request q;
+    wr_text tags[WR_READ_TAGS], keys[WR_READ_TAGS];
+    uint64_t want;
+    WR_ARGUMENTS(10, "queue, offset, end, records_max, bytes_max, tags, keys, since, until, want");
+    if (request_of(args, &q) || number_of(args[9], 8, "want", &want)) return NULL;
+    const int tags_n = texts_of(args[5], "tags", tags), keys_n = tags_n < 0 ? -1 : texts_of(args[6], "keys", keys);
+    if (keys_n < 0) return NULL;
+    wr_topic_rows_wanted wanted = {.want = (uint32_t)want, .plain = true, .keys = keys, .keys_n = (uint32_t)keys_n};
+    wanted.since = PyLong_AsLongLong(args[7]);
+    if (!PyErr_Occurred()) wanted.until = PyLong_AsLongLong(args[8]);
+    if (PyErr_Occurred()) return NULL;
+    q.tags = tags;
+    q.tags_n = (uint32_t)tags_n;
+    return read_columns(self, &q, &wanted);
+}
+
+/* span(queue, offset, end, bytes_max): (stop, bytes). */
+static PyObject *reader_span(ReaderObject *self, PyObject *const *args, Py_ssize_t given) {
+    uint32_t queue;
+    uint64_t offset, end, bytes_max, stop, bytes;
+    WR_ARGUMENTS(4, "queue, offset, end, bytes_max");
+    if (queue_of(args[0], &queue) || number_of(args[1], 63, "offset", &offset) || number_of(args[2], 64, "end", &end) ||
+        number_of(args[3], 63, "bytes_max", &bytes_max) || enter(self))
+        return NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_topic_span(self->reader, queue, offset, end, bytes_max, &stop, &bytes);
+    Py_END_ALLOW_THREADS
+    self->busy = false;
+    return error ? failed_with(error) : Py_BuildValue("(KK)", (unsigned long long)stop, (unsigned long long)bytes);
 }
 
 /* seek(queue, when, upper): an offset; -1: there is none. */
@@ -622,6 +676,8 @@ static PyMethodDef reader_methods[] = {
     FAST("wait_any", reader_wait_any, "wait_any(queues, seen, row, stamp, seconds): which of them has changed, -1, -2 or None."),
     FAST("read", reader_read, "read(queue, offset, end, records_max, bytes_max, tags): an answer with records."),
     FAST("columns", reader_columns, "columns(queue, offset, end, records_max, bytes_max): an answer with columns."),
+    FAST("scan", reader_scan, "scan(queue, offset, end, records_max, bytes_max, tags, keys, since, until, want): an answer with some columns."),
+    FAST("span", reader_span, "span(queue, offset, end, bytes_max): (the offset behind so many bytes, bytes), or None."),
     FAST("seek", reader_seek, "seek(queue, when, upper): an offset, -1 or None."),
     FAST("find", reader_find, "find(key, since, until, limit, strict): (records, damage)."),
     {"halves", (PyCFunction)reader_halves, METH_NOARGS, "halves(): half messages that are pending, or None."},
@@ -652,7 +708,15 @@ static PyType_Slot reader_slots[] = {
 static PyType_Spec reader_spec = {"warren.engine._core.TopicReader", sizeof(ReaderObject), 0, Py_TPFLAGS_DEFAULT, reader_slots};
 
 int wr_bind_topic_reader(PyObject *module) {
+    static const struct {
+        const char *name;
+        int bit;
+    } wants[] = {{"WANT_OFFSET", WANT_OFFSET}, {"WANT_TIMESTAMP", WANT_TIMESTAMP}, {"WANT_BORN_TIMESTAMP", WANT_BORN_TIMESTAMP},
+                 {"WANT_KEY", WANT_KEY},       {"WANT_TAG", WANT_TAG},             {"WANT_VALUE", WANT_VALUE},
+                 {"WANT_ID", WANT_ID},         {"WANT_PROPERTIES", WANT_PROPERTIES}};
     if (PyModule_AddFunctions(module, functions) < 0) return -1;
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
+        if (PyModule_AddIntConstant(module, wants[i].name, wants[i].bit) < 0) return -1;
     PyObject *words = PyTuple_New(WR_READ_STATUSES);
     for (int i = 0; words && i < WR_READ_STATUSES; i++) {
         PyObject *word = PyUnicode_FromString(wr_read_word((wr_read_status)i));

@@ -11,6 +11,7 @@
 #include "topics/lookup.h"
 #include "topics/read.h"
 #include "topics/seek.h"
+#include "topics/span.h"
 #include <signal.h>
 
 #define FILE_BYTES (64 * 4096u)
@@ -896,6 +897,37 @@ static void confirmed_is_seen_by_several(void) {
     rig_end(&g);
 }
 
+/* ---- how far bytes reach ---- */
+
+/* As a read of so many bytes, which gives a message at least; and files that are gone have none. */
+static void spans(void) {
+    rig g;
+    rig_begin(&g, FILE_BYTES, RING_BYTES, 100);
+    for (uint32_t i = 0; i < 20; i++) rig_fill(&g, 20, 0, 100 + 37 * i);
+    wr_topic_reader *r = reader_of(&g, 0, true);
+    uint64_t stop, bytes, all;
+    CHECK(wr_topic_span(r, 0, 0, UINT64_MAX, UINT64_MAX >> 1, &stop, &all) == 0 && stop == 400 && all > 400 * 100);
+    for (uint64_t most = 0; most < all; most += 997) {
+        for (uint64_t from = 0; from < 400; from += 61) {
+            wr_topic_request q = all_of(0, from, 4096);
+            q.bytes_max = most;
+            model = &g;
+            model_row = 0;
+            const wr_topic_read_result a = read_some(r, &q);
+            CHECK(wr_topic_span(r, 0, from, UINT64_MAX, most, &stop, &bytes) == 0 && bytes <= most);
+            CHECK(stop == a.next || (stop == from && !bytes && a.records_n == 1));
+            CHECK(wr_topic_span(r, 0, from, from + 3, most, &stop, &bytes) == 0 && stop <= from + 3);
+        }
+    }
+    CHECK(wr_topic_span(r, 0, 400, UINT64_MAX, 5, &stop, &bytes) == 0 && stop == 400 && !bytes);
+    CHECK(wr_topic_span(r, 99, 0, UINT64_MAX, 5, &stop, &bytes) == ENXIO);
+    atomic_store(&wr_topic_row_at(g.rows, g.row[0])->minimum, 150);
+    CHECK(wr_topic_span(r, 0, 0, UINT64_MAX, 0, &stop, &bytes) == 0 && stop == 150 && !bytes);
+    CHECK(wr_topic_span(r, 0, 0, 100, 0, &stop, &bytes) == 0 && stop == 100 && !bytes);
+    wr_topic_reader_free(r);
+    rig_end(&g);
+}
+
 /* ---- without memory ---- */
 
 static void without_memory(void) {
@@ -958,6 +990,7 @@ int main(int argc, char **argv) {
     confirmed_is_seen_by_several();
     an_appender_that_laps();
     against_a_model();
+    spans();
     WITHOUT_THREADS(without_memory());
     scratch_end();
     return 0;

@@ -6,7 +6,7 @@ never below 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -120,6 +120,14 @@ def seek(reading: TopicReading, group: str, where: object, queue: int | None, fo
     request = control.SeekGroup(reading.declared.id, group, list(found.items()), force)
     _asked(lambda: reading.client.ask_topics(request, control.Done))
     return found
+
+
+def publish(reading: TopicReading, group: str, offsets: Mapping[int, int]) -> None:
+    """Write down how far a reader is that keeps its offsets elsewhere, so that the group's lag is seen; durable. Raises
+    UsageError: the group has members, whose offsets these would be.
+    """
+    request = control.SeekGroup(reading.declared.id, checked_name(group), sorted(offsets.items()))
+    _asked(lambda: reading.client.ask_topics(request, control.Done))
 
 
 def delete(reading: TopicReading, group: str) -> None:

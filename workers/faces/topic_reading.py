@@ -109,6 +109,34 @@ class ReadResult:
     damaged: tuple[CorruptRecord, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Which messages a scan is about (all of them, if nothing else is said), and which columns it makes of them:
+    `_core.WANT_…`, added. A message has one of `tags`, one of `keys`, and was stored at `since` or later, and before
+    `until` (milliseconds since 1970).
+    """
+
+    want: int
+    tags: tuple[bytes, ...] = ()
+    keys: tuple[bytes, ...] = ()
+    since: int = TIME_MIN
+    until: int = TIME_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What a scan gives. `status`: as of a read, None: something is damaged, which `damage` names; `next_offset`: where
+    the next one begins; `min_offset`: the first message of the queue; `columns`: of the rows that are wanted, of which
+    there may be none.
+    """
+
+    status: ReadStatus | None
+    next_offset: int
+    min_offset: int
+    columns: _core.Columns
+    damage: CorruptRecord | None
+
+
 class TopicReading:
     """Reads one topic for a client; safe for threads and for fork."""
 
@@ -205,7 +233,7 @@ class TopicReading:
     def _batches(self, queue: int, at: int, stop: int, most_bytes: int, strict: bool) -> Iterator[pa.RecordBatch]:
         from warren.workers.faces.topic_arrow import batch
 
-        self._check_there(queue)  # so that an empty range of a deleted topic is an error, too
+        self.check_there(queue)  # so that an empty range of a deleted topic is an error, too
         while at < stop:
             answer = self._ask(_core.TopicReader.columns, queue, at, stop, RECORDS_MAX, most_bytes)
             code, following, low, high, columns, found = answer
@@ -220,6 +248,35 @@ class TopicReading:
             at = following
             if at >= high:
                 return
+
+    def scan(self, queue: int, start: int, end: int, rows_max: int, bytes_max: int, wanted: Scan) -> Scanned:
+        """Columns of messages of a queue from offset `start` on and below `end`, made of `rows_max` messages at most,
+        as far as `bytes_max` of log go.
+
+        Raises TopicNotFound, PeerLost, ClosedError; what else is wrong says the answer.
+        """
+        code, following, low, _high, columns, found = self._ask(
+            _core.TopicReader.scan,
+            queue,
+            start,
+            end,
+            rows_max,
+            bytes_max,
+            wanted.tags,
+            wanted.keys,
+            wanted.since,
+            wanted.until,
+            wanted.want,
+        )
+        if code == _DAMAGED:
+            return Scanned(None, following, low, columns, self._corrupt(found, queue, following, False))
+        return Scanned(ReadStatus(code), following, low, columns, None)
+
+    def span(self, queue: int, start: int, end: int, bytes_max: int) -> tuple[int, int]:
+        """How far from offset `start` on, and below `end`, messages of `bytes_max` of log together reach: an offset,
+        and how many bytes they have.
+        """
+        return self._ask(_core.TopicReader.span, self._queue(queue), start, end, bytes_max)
 
     # -- times, keys, ids ---------------------------------------------------------------------------------------
 
@@ -277,7 +334,7 @@ class TopicReading:
         first = TIME_MIN if since is None else milliseconds(since, "since", up=True)
         last = TIME_MAX if until is None else milliseconds(until, "until", up=False)
         most, strict = checked_count(limit, "limit", 1, RECORDS_MAX), checked_damage(damage)
-        self._check_there()
+        self.check_there()
         records, found = self._ask(_core.TopicReader.find, wanted, first, last, most, strict)
         if strict and found is not None:
             raise self._named(found, "or give damage='skip', and what is damaged is passed by")
@@ -286,7 +343,7 @@ class TopicReading:
     def find_id(self, message_id: str) -> Record | None:
         """The message with an id; None: it is not there (any more), or another topic's."""
         _text(message_id, "message_id")
-        self._check_there()
+        self.check_there()
         try:
             records, found = self._ask(_core.TopicReader.find_id, message_id)
         except ValueError as error:
@@ -451,7 +508,7 @@ class TopicReading:
                 f"topic {name!r} was deleted: what it had is gone, and one that has the name now is another"
             )
 
-    def _check_there(self, queue: int = 0) -> None:
+    def check_there(self, queue: int = 0) -> None:
         """Not all answers of the core say that the topic is gone. Raises TopicNotFound."""
         self._ask(_core.TopicReader.wait, queue, 0, 0.0)
 
