@@ -33,12 +33,12 @@ SAID = {
     ),
     "worker_pool.py": "squares: 200, different ones: 200, sum: 2646700\n",
 }
-#: it needs a JVM: tests/spark/test_guide.py
-SPARK = "spark_stream.py"
+#: these need a JVM: tests/spark/test_guide.py, test_topic_guide.py
+SPARK = ("spark_stream.py", "spark_topics.py")
 
 
 def test_each_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES} == {*SAID, SPARK}
+    assert {path.name for path in EXAMPLES} == {*SAID, *SPARK}
 
 
 @pytest.mark.parametrize("name", sorted(SAID))

@@ -50,13 +50,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warren.Node]:
     """A node for the tests of a module; each uses queues of its own. Stopped at the end."""
     directory = tmp_path_factory.mktemp("node") / "data"
-    with warren.open(directory, workers=2, name="tests") as opened:
+    with warren.open(directory, workers=2, name="tests", retention_check_s=0.2) as opened:
         # The links to both workers are open from the start, so that no test is blamed for their descriptors.
         for first in [opened.queue(f"first-{number}") for number in range(8)]:
             first.put(b"x")
             first.get(timeout=10).ack()
         for number in range(8):
             opened.delete_queue(f"first-{number}")
+        topic = opened.topic("first", queues=1)  # the same for what reads topics
+        topic.append(b"x")
+        assert topic.read().records
+        topic.delete()
         yield opened
         with ControlClient(directory) as control:
             control.call("stop")

@@ -1,6 +1,6 @@
 """A Spark driver that can be told to die: run by the tests as a process of its own.
 
-    python driver.py '{"path": …, "queue": …, "work": …, "master": …, "die": ["before" | "after", batch] or null}'
+    python driver.py '{"read": {options}, "work": …, "master": …, "die": ["before" | "after", batch] or null}'
 
 Saves the values of each batch in WORK/batch-<id>.json in one step, takes what is there (AvailableNow), prints `done`.
 With `die` it kills itself by SIGKILL in that batch, before or after it saved it, which is before Spark commits it.
@@ -34,7 +34,7 @@ def main(task: dict[str, Any]) -> None:
     with session(
         "killed", master=task["master"], settings={"spark.local.dir": str(work), "spark.log.level": "OFF"}
     ) as spark:
-        frame = spark.readStream.format("warren").option("path", task["path"]).option("queue", task["queue"])
+        frame = spark.readStream.format("warren").options(**task["read"])
         frame = frame.option("maxOffsetsPerTrigger", "100").option("maxRecordsPerPartition", "30").load()
         query = frame.writeStream.foreachBatch(save).option("checkpointLocation", str(work / "checkpoint"))
         while True:

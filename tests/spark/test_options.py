@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from warren.engine.errors import NotYet, UsageError
+from warren.engine.errors import UsageError
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.sink_options import SinkOptions
 
@@ -43,9 +43,7 @@ def test_path_is_made_absolute(given: str, path: str) -> None:
         ({**SOURCE, "timeout": "nan"}, UsageError, "seconds"),
         ({**SOURCE, "queue": "q" * 255}, UsageError, "subscription"),
         ({**SOURCE, "path": "hdfs://elsewhere/data"}, UsageError, "this machine"),
-        ({"path": "/data", "subscribe": "flights"}, NotYet, "subscribe"),
-        ({"path": "/data", "assign": "{}"}, NotYet, "assign"),
-        ({**SOURCE, "startingOffsets": "earliest"}, NotYet, "startingOffsets"),
+        ({**SOURCE, "startingOffsets": "earliest"}, UsageError, "'startingOffsets' is for reading topics"),
     ],
 )
 def test_source_mistakes(given: dict[str, str], error: type[Exception], told: str) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ DRIVER = Path(__file__).with_name("driver.py")
 END_S = 100
 
 
-def drive(node: warren.Node, queue: warren.Queue, work: Path, *, die: tuple[str, int] | None, master: str) -> int:
+def drive(read: dict[str, str], work: Path, *, die: tuple[str, int] | None, master: str) -> int:
     """Run a driver to its end, and wait for the JVMs that it leaves to notice; returns its exit code."""
-    task = {"path": str(node.directory), "queue": queue.name, "work": str(work), "master": master, "die": die}
+    task = {"read": read, "work": str(work), "master": master, "die": die}
     with open(work / "driver.log", "ab") as log:
         process = subprocess.Popen(
             [sys.executable, str(DRIVER), json.dumps(task)], stdout=log, stderr=log, start_new_session=True
@@ -55,15 +56,44 @@ def batches(work: Path) -> list[list[int]]:
 
 @pytest.mark.crash
 def test_a_driver_killed_again_and_again_counts_exactly(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
+    read = {"path": str(node.directory), "queue": queue.name}
     queue.put_many([b"%d" % n for n in range(450)])
     for die in (("before", 0), ("after", 2)):
-        assert drive(node, queue, tmp_path, die=die, master="local[2,3]") == -9, (tmp_path / "driver.log").read_text()
+        assert drive(read, tmp_path, die=die, master="local[2,3]") == -9, (tmp_path / "driver.log").read_text()
         base, end = queue.subscription(f"spark-{queue.name}").range()
         assert base <= 100 * die[1] < end, "acked a batch that was not committed"
-    assert drive(node, queue, tmp_path, die=None, master="local[2,3]") == 0, (tmp_path / "driver.log").read_text()
+    assert drive(read, tmp_path, die=None, master="local[2,3]") == 0, (tmp_path / "driver.log").read_text()
     assert [len(batch) for batch in batches(tmp_path)] == [100, 100, 100, 100, 50]
     assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(450))
     assert queue.subscription(f"spark-{queue.name}").range() == (450, 450)
+
+
+@pytest.mark.crash
+def test_a_driver_killed_again_and_again_reads_a_topic_in_the_same_batches(node: warren.Node, tmp_path: Path) -> None:
+    """The first batch, which is empty, is one of those in which it is killed; and messages are appended meanwhile."""
+    topic = node.topic(f"t-{uuid.uuid4().hex[:8]}", queues=3)
+    read = {"path": str(node.directory), "subscribe": topic.name, "startingOffsets": "earliest"}
+
+    def fill(start: int, end: int) -> None:
+        for queue in range(3):
+            topic.append_many([b"%d" % n for n in range(start, end) if n % 3 == queue], queue=queue)
+
+    fill(0, 300)
+    seen: dict[int, list[int]] = {}
+    for die in (("before", 0), ("after", 2), ("before", 3)):
+        assert drive(read, tmp_path, die=die, master="local[2,3]") == -9, (tmp_path / "driver.log").read_text()
+        now = dict(enumerate(batches(tmp_path)))
+        assert {batch: now[batch] for batch in seen} == seen, "a batch that was replayed has other messages"
+        seen = now
+        if die[0] == "before":
+            fill(300 + 30 * die[1], 330 + 30 * die[1])
+    assert drive(read, tmp_path, die=None, master="local[2,3]") == 0, (tmp_path / "driver.log").read_text()
+    found = batches(tmp_path)
+    assert found[0] == []
+    assert found[: len(seen)] == list(seen.values())
+    assert all(len(batch) <= 100 for batch in found)
+    assert sorted(n for batch in found for n in batch) == [*range(330), *range(390, 420)]
+    topic.delete()
 
 
 def test_a_local_cluster(node: warren.Node, queue: warren.Queue, tmp_path: Path) -> None:
@@ -73,7 +103,8 @@ def test_a_local_cluster(node: warren.Node, queue: warren.Queue, tmp_path: Path)
     work = Path(specification.origin).parent / "work"
     before = set(work.glob("*"))  # of a run that was killed
     queue.put_many([b"%d" % n for n in range(250)])
-    code = drive(node, queue, tmp_path, die=None, master="local-cluster[2,1,1024]")
+    read = {"path": str(node.directory), "queue": queue.name}
+    code = drive(read, tmp_path, die=None, master="local-cluster[2,1,1024]")
     assert code == 0, (tmp_path / "driver.log").read_text()
     assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(250))
     assert set(work.glob("*")) <= before, "the workers' folders are still there"

@@ -10,38 +10,12 @@ from pyspark.errors import StreamingQueryException
 
 import warren
 
-from support.waiting import patience, wait_until
+from support.spark_queries import END_S, begin, finished
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 Options = Callable[..., dict[str, str]]
 Taking = Callable[[warren.Queue, int], list[bytes]]
-END_S = 60
-
-
-def begin(writer: Any) -> Any:
-    """Start a query. Spark gives the Python process of a source 10 s to begin: on a busy machine that takes longer."""
-    while True:
-        query = writer.start()
-        wait_until(lambda query=query: query.status["message"] != "Initializing sources", END_S, what="the query")
-        if not never_began(query.exception()):
-            return query
-
-
-def never_began(problem: object) -> bool:
-    return "Python worker failed to connect back" in str(problem)
-
-
-def finished(writer: Any) -> Any:
-    """The query after it has taken what is there; raises its error."""
-    while True:
-        query = begin(writer)
-        try:
-            assert query.awaitTermination(END_S * patience()), "the query did not end"
-        except StreamingQueryException as error:
-            if never_began(error) and "State: INITIALIZING" in str(error):
-                continue
-            raise
-        return query
 
 
 def run(spark: Any, options: dict[str, str], place: Path, sink: Callable[[Any, int], None] | None = None) -> list[int]:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from warren.engine.errors import ClosedError, NodeNotRunning, PeerLost
@@ -29,16 +30,41 @@ NAME_BYTES_MAX = 47
 PAUSE_S = 0.1
 
 T = TypeVar("T")
+#: of an executor's JVM, two or three parents above its workers
+EXECUTOR_OPTION = b"--executor-id"
+GENERATIONS_MAX = 5
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, str], Node] = {}
 
 
+def executor_id() -> str | None:
+    """Return the number of the executor that this process works for, which its JVM was started with; None: it is the
+    driver's, as in local mode.
+    """
+    pid = os.getppid()
+    for _generation in range(GENERATIONS_MAX):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            return None  # it has just ended, or is another user's
+        if EXECUTOR_OPTION in words[:-1]:
+            return words[words.index(EXECUTOR_OPTION) + 1].decode(errors="replace")
+        pid = int(status.rpartition(")")[2].split()[1])
+        if not pid:
+            return None
+    return None
+
+
 def client_name(role: str) -> str:
-    """Return the name under which this process is seen in `warren status`: spark-<application>-<role>-<pid>."""
+    """Return the name under which this process is seen in `warren status`: spark-<application>-<role>-<pid>, in a
+    cluster with the executor's number before the pid.
+    """
     application = os.environ.get(APPLICATION_VARIABLE) or "application"
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in application)
-    end = f"-{role}-{os.getpid()}"
+    executor = executor_id()
+    end = f"-{role}-{os.getpid()}" if executor is None else f"-{role}-{executor[:8]}-{os.getpid()}"
     return f"spark-{plain}"[: NAME_BYTES_MAX - len(end)] + end
 
 
@@ -87,3 +113,12 @@ def outlasting(path: str, timeout_s: float, call: Callable[[], T], role: str = "
             if now >= end or not is_stop(path, problem, role):
                 raise
         time.sleep(PAUSE_S)
+
+
+def close_clients() -> None:
+    """Close the clients of this process, for programs that are not Spark's: its own workers are swept by the node."""
+    with _lock:
+        closing = [node for (pid, _path), node in _clients.items() if pid == os.getpid()]
+        _clients.clear()
+    for node in closing:
+        node.close()

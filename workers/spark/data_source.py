@@ -13,12 +13,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from warren.engine.errors import UsageError
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import check_schema, row_schema
 from warren.workers.spark.sink import DirectStreamWriter, DirectWriter
 from warren.workers.spark.sink_options import SinkOptions
 from warren.workers.spark.tables import is_table, keeping, kept, plain_options
+from warren.workers.spark.topic_options import SELECTIONS, TopicReadOptions
+from warren.workers.spark.topic_schema import check_topic_schema, topic_row_schema
+from warren.workers.spark.topic_source import TopicBatchReader, TopicStreamReader
 from warren.workers.spark.transactional_options import TransactionalOptions, is_transactional
 from warren.workers.spark.transactional_sink import TransactionalStreamWriter, TransactionalWriter
 
@@ -38,19 +42,35 @@ class WarrenDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the row's schema, as the options say."""
-        options = QueueReadOptions.parse(self._given)
-        schema = row_schema(value=options.include_value, headers=options.include_headers)
+        if reads_topics(self._given):
+            topics = TopicReadOptions.parse(self._given)
+            schema = topic_row_schema(
+                value=topics.include_value,
+                headers=topics.include_headers,
+                timestamp_type=topics.include_timestamp_type,
+            )
+        else:
+            queue = QueueReadOptions.parse(self._given)
+            schema = row_schema(value=queue.include_value, headers=queue.include_headers)
         return keeping(schema, self._given) if self._is_table else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
+        given = kept(schema, self._given)
+        if reads_topics(given):
+            check_topic_schema(schema)
+            return TopicBatchReader(TopicReadOptions.parse(given).for_batch(), schema)
         check_schema(schema)
-        return QueueReader(QueueReadOptions.parse(kept(schema, self._given)), schema)
+        return QueueReader(QueueReadOptions.parse(given), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
+        given = kept(schema, self._given)
+        if reads_topics(given):
+            check_topic_schema(schema)
+            return TopicStreamReader(TopicReadOptions.parse(given).for_stream(), schema)
         check_schema(schema)
-        return QueueStreamReader(QueueReadOptions.parse(kept(schema, self._given)), schema)
+        return QueueStreamReader(QueueReadOptions.parse(given), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""
@@ -63,3 +83,12 @@ class WarrenDataSource(DataSource):
         if is_transactional(self._given):
             return TransactionalStreamWriter(TransactionalOptions.parse(self._given), schema, overwrite)
         return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite)
+
+
+def reads_topics(options: Mapping[str, str]) -> bool:
+    """Whether a read is of topics, not of a queue. UsageError: it is of both."""
+    told = {name.lower() for name, value in options.items() if value}
+    selections = [name for name in SELECTIONS if name.lower() in told]
+    if selections and "queue" in told:
+        raise UsageError(f"give one of the options 'queue' and {selections[0]!r}: a read is of a queue, or of topics")
+    return bool(selections)

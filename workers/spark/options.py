@@ -5,28 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from warren.engine.errors import NotYet, UsageError
+from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 
-#: options of Kafka's connector, and of Warren's topics, that make no sense before there are topics
+#: options of reading topics that a queue has not
 _TOPIC_OPTIONS = (
     "subscribe",
     "subscribePattern",
     "assign",
-    "topic",
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
     "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "tags",
     "keys",
     "timestampFrom",
     "timestampTo",
+    "includeTimestampType",
     "groupId",
-    "pushdown",
+    "groupIdPrefix",
 )
 #: options that Spark itself puts beside ours, or reads from among ours
 _SPARKS_OPTIONS = ("checkpointLocation", "queryName", "mergeSchema")
@@ -40,14 +42,14 @@ class Given:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
         self._values = {key.lower(): value for key, value in options.items()}
         spelled = {name.lower(): name for name in (*known, *_SPARKS_OPTIONS)}
-        later = {name.lower(): name for name in _TOPIC_OPTIONS if name not in known}
+        of_topics = {name.lower(): name for name in _TOPIC_OPTIONS if name not in known}
         for key in self._values:
             if key in spelled:
                 continue
-            if key in later:
-                raise NotYet(
-                    f"option {later[key]!r} belongs to topics, which this version of Warren does not have yet; "
-                    'name a queue: .option("queue", "…")'
+            if key in of_topics:
+                raise UsageError(
+                    f"option {of_topics[key]!r} is for reading topics (subscribe, subscribePattern, assign); the "
+                    f"options of this {what} are {', '.join(known)}"
                 )
             raise UsageError(f"unknown option {shown(key)}; the options of this {what} are {', '.join(known)}")
 

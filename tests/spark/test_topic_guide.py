@@ -1,0 +1,78 @@
+"""Goal: what docs/spark-topics.md shows works, and so do the example and the job for Kafka that it ports.
+
+Method: the snippet and the example are run, one process each; the lines that the diff adds and keeps are run, too.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+
+from support.programs import run_program
+from support.real_node import RealNode
+from support.snippets import ROOT, snippets
+
+PAGE = ROOT / "docs/spark-topics.md"
+pytestmark = [pytest.mark.spark]
+BEGIN_TRIES = 5
+
+
+def run(program: Path, folder: Path, stop: bool = False) -> str:
+    """Spark gives the Python process of a source 10 s to begin; on a busy machine that takes longer."""
+    for number in range(BEGIN_TRIES):
+        place = folder / f"try-{number}" if stop else folder
+        place.mkdir(exist_ok=True)
+        try:
+            return run_program(program, place, options=(), stop=stop)  # PySpark itself warns
+        except AssertionError as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    raise AssertionError(f"Spark's Python did not begin in time, {BEGIN_TRIES} times")
+
+
+def fill(topic: warren.Topic) -> None:
+    for queue in (0, 1):
+        for tag in ("UA", "B6"):
+            topic.append_many([f"{tag} {n}".encode() for n in range(5)], keys="N14228", tags=tag, queue=queue)
+
+
+def test_a_stream_and_a_batch(tmp_path: Path) -> None:
+    (snippet,) = snippets(PAGE)
+    program = tmp_path / "snippet.py"
+    program.write_text(snippet.code)
+    with RealNode(tmp_path / "data"), warren.attach(tmp_path / "data") as node:
+        fill(node.topic("flights", queues=2))
+        assert run(program, tmp_path).splitlines()[-1] == "10"
+    assert list((tmp_path / "lines").glob("*.parquet"))
+
+
+def test_a_job_for_kafka(spark: Any, node: warren.Node) -> None:
+    text = PAGE.read_text().split("```diff\n")[1].split("```")[0]
+    lines = [line[1:] for line in text.splitlines() if line[0] in "+ "]
+    with warren.attach(node.directory) as client:
+        topic = client.topic("flights", queues=2)
+        try:
+            fill(topic)
+            code = "\n".join(lines).replace('"data"', repr(str(node.directory))).replace("readStream", "read")
+            code = code.replace(
+                '.option("maxOffsetsPerTrigger", "100000")', ""
+            )  # of the stream, which a batch stands for
+            names: dict[str, Any] = {"spark": spark}
+            exec(compile(code, "port", "exec"), names)
+            rows = names["frame"].collect()
+            assert sorted(row.value for row in rows) == sorted(
+                [f"{tag} {n}" for tag in ("UA", "B6") for n in range(5)] * 2
+            )
+            assert {(row.key, row.topic, row.timestampType) for row in rows} == {("N14228", "flights", 1)}
+        finally:
+            topic.delete()
+
+
+@pytest.mark.long
+def test_the_example(tmp_path: Path) -> None:
+    program = ROOT / "docs/examples/spark_topics.py"
+    said = run(program, tmp_path, stop=True).splitlines()
+    assert said[:2] == ["3000 of 3000 rows, 3000 of them once", "lag of the group: 0"]
+    assert len(said) == 7

@@ -1,0 +1,437 @@
+"""Reading topics from Spark: a batch is a range of offsets of each partition, a stream one range after another.
+
+    topic_options.py   what was asked for
+    topic_offsets.py   offsets in the checkpoint, limits, parts
+    topic_plan.py      what the node has of it
+    topic_rows.py      columns as Spark takes them
+
+A range that is read twice gives the same rows, whoever was killed in between: messages keep their offsets, and Spark
+writes down the range before it reads it. So a stream needs nothing of the node but the messages.
+
+Where a stream begins is written down, too: `latestOffset` answers the first time with what `initialOffset` said, so
+that the first micro-batch is empty. Spark does not keep the initial offset; after a kill it would ask again, and
+"latest" is another offset by then. The same holds for a topic that is found later (topic_offsets.py).
+
+What Spark plans is held (faces/topic_holds.py), so that retention leaves it alone: by the stream's own process from
+`partitions` to the `latestOffset` that shows that the micro-batch was committed; by a batch's planner for HOLD_S at
+most, as Spark does not say when a batch was read; by each task while it reads. A hold ends with its process.
+
+Incarnations are compared where Spark plans, and in each task before and after it reads.
+
+Crash points of a stream (driver killed)
+  before Spark logged the first batch: the next run asks for the initial offset anew, and has read nothing
+  after it was logged, before it was committed: the batch is replayed, and is empty whatever the initial offset is now
+  a later batch logged, not committed: replayed, the same ranges
+  batch committed, offsets of `groupId` not published: published by the first `latestOffset` of the next run
+Task or executor killed: Spark repeats the task, which reads its range from the begin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from warren.engine.errors import DataLoss, PeerLost, StoreError, TimedOut, TopicNotFound, UsageError
+from warren.workers.faces import topic_groups
+from warren.workers.faces.topic_reading import ReadStatus, Scan
+from warren.workers.spark.client import APPLICATION_VARIABLE
+from warren.workers.spark.topic_offsets import (
+    Place,
+    Range,
+    TopicOffsets,
+    TopicPosition,
+    share,
+    share_bytes,
+    split,
+)
+from warren.workers.spark.topic_options import TopicReadOptions
+from warren.workers.spark.topic_plan import Topics
+from warren.workers.spark.topic_rows import TopicRows
+
+if TYPE_CHECKING:
+    from warren.engine.catalog.topics import TopicDeclaration
+    from warren.workers.faces.topic_holds import Hold
+    from warren.workers.faces.topic_reading import TopicReading
+
+log = logging.getLogger(__name__)
+
+#: how long the planner of a batch keeps its ranges from retention, if Spark does not end it before
+HOLD_S = 600.0
+_GONE = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.MESSAGE_WAS_REMOVING)
+#: behind these a scan goes on; with any other answer the range has not what was planned
+_THERE = (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_FOUND_NULL)
+
+
+@dataclass
+class TopicPartition(InputPartition):
+    """The offsets [start, end) of a partition of a topic, of one incarnation of it."""
+
+    topic: str
+    incarnation: str
+    partition: int
+    start: int
+    end: int
+
+
+class Held:
+    """Ranges that retention leaves alone until they are released."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: list[Hold] = []
+
+    def hold(self, reading: TopicReading, partition: int, start: int, end: int) -> None:
+        """Hold a range, as far as it is there: what is missing is for whoever reads it to say."""
+        low, high = reading.offsets(partition)
+        while max(start, low) < min(end, high):
+            try:
+                held = reading.hold(partition, max(start, low), min(end, high))
+            except DataLoss as gone:  # retention was there before
+                low = max(low + 1, gone.minimum)
+                continue
+            with self._lock:
+                self._holds.append(held)
+            return
+
+    def release(self) -> None:
+        """Let all of them go."""
+        with self._lock:
+            holds, self._holds = self._holds, []
+        for held in holds:
+            held.release()
+
+
+class TopicBatchReader(DataSourceReader):
+    """Reads topics from a start to an end, which are fixed when Spark plans the read first."""
+
+    def __init__(self, options: TopicReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.fields = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan: which offsets are read, in which tasks."""
+        options = self.options
+        assert options.start is not None
+        assert options.end is not None
+        topics = Topics(options, "planner")
+        found = topics.all_found()
+        ends = topics.resolved(options.end, found, end=True)
+        starts = topics.resolved(options.start, found, end=False)
+        held = Held()
+        ranges: dict[Place, Range] = {}
+        for (name, partition), start in starts.items():
+            end = ends[name, partition]
+            if start > end and options.start.kind == options.end.kind == "offsets":
+                raise UsageError(
+                    f"topic {name!r}, partition {partition} begins at offset {start}, behind its end {end}: give "
+                    f"{options.start.option!r} that are not above {options.end.option!r}"
+                )
+            reading = topics.reading(found[name])
+            held.hold(reading, partition, start, end)
+            ranges[name, partition] = (topics.checked_start(reading, partition, start, end), end)
+        _release_later(held)
+        return _parts(options, {name: topics.incarnation(topic) for name, topic in found.items()}, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part as Arrow batches; runs in an executor."""
+        return _read(self.options, self.fields, partition)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow; one lives in the driver's planner, copies of it in the executors."""
+
+    def __init__(self, options: TopicReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.fields = schema
+        self._begin()
+
+    def _begin(self) -> None:
+        #: where the query begins, if it has no checkpoint; written down when Spark has asked for the first batch
+        self._initial: TopicOffsets | None = None
+        self._written_down = False
+        #: AvailableNow: the end of this run
+        self._target: TopicOffsets | None = None
+        #: when there was a batch for the last time (minOffsetsPerTrigger)
+        self._batch_at = time.monotonic()
+        self._published: TopicOffsets | None = None
+        self._held = Held()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "fields": self.fields}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.options, self.fields = state["options"], state["fields"]
+        self._begin()
+
+    # -- the driver's side --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint starts. Spark asks again for the first batch: the same."""
+        if self._initial is None:
+            assert self.options.start is not None
+            topics = Topics(self.options, "planner")
+            found = topics.all_found()
+            self._initial = _offsets(topics, found, topics.resolved(self.options.start, found, end=False))
+            self._written_down = self.options.start.fixed
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of a micro-batch, as the options say; `latestOffset` knows the others of them, too."""
+        options = self.options
+        if options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(options.offsets_per_trigger_max)
+        if options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(options.bytes_per_trigger_max)
+        if options.offsets_per_trigger_min is not None:
+            return ReadMinRows(options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of this run: what is there now."""
+        self._target = self._ends(Topics(self.options, "planner"))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next micro-batch. All below `start` is committed: it is not held any more, and is what
+        the group has.
+        """
+        position = TopicOffsets.from_json(start)
+        topics = Topics(self.options, "planner")
+        self._held.release()
+        first, self._written_down = not self._written_down and position == self._initial, True
+        if first:
+            return position.to_json()
+        found = topics.found()
+        self._publish(topics, found, position)
+        fresh, ranges = self._backlog(topics, found, position)
+        limited = self._limited(topics, found, ranges, limit)
+        told = _offsets(topics, found, fresh | {place: end for place, (_start, end) in limited.items()})
+        if told != position:
+            self._batch_at = time.monotonic()
+        return told.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the offset that a reader without a limit would reach now; Spark shows it as the stream's lag."""
+        return self._ends(Topics(self.options, "planner")).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut the ranges of a micro-batch into parts for the executors."""
+        first, last = TopicOffsets.from_json(start), TopicOffsets.from_json(end)
+        self._written_down = True
+        topics = Topics(self.options, "planner")
+        self._held.release()
+        ranges: dict[Place, Range] = {}
+        for name, position in last.topics.items():
+            before = first.topics.get(name)
+            if before is None or before.incarnation != position.incarnation:
+                continue  # found, or made again: from this offset on it is read
+            topic = topics.same(name, position.incarnation)
+            if topic is None:
+                continue
+            reading = topics.reading(topic)
+            for partition, stop in position.offsets.items():
+                begin = before.offsets.get(partition, stop)
+                if begin >= stop:
+                    continue
+                self._held.hold(reading, partition, begin, stop)
+                ranges[name, partition] = (topics.checked_start(reading, partition, begin, stop), stop)
+        return _parts(self.options, {name: each.incarnation for name, each in last.topics.items()}, ranges)
+
+    def stop(self) -> None:
+        """The query ends."""
+        self._held.release()
+
+    def _backlog(
+        self, topics: Topics, found: Mapping[str, TopicDeclaration], position: TopicOffsets
+    ) -> tuple[dict[Place, int], dict[Place, Range]]:
+        """What is there behind `position`: where reading begins in what is seen for the first time, and a range for
+        each other partition. With a target, no further than that.
+        """
+        for name in sorted(set(position.topics) - set(found)):
+            topics.check_selected(name)
+            topics.replaced(name, position.topics[name].incarnation, None)
+        fresh: dict[Place, int] = {}
+        ranges: dict[Place, Range] = {}
+        for name, topic in found.items():
+            incarnation, before = topics.incarnation(topic), position.topics.get(name)
+            if before is not None and before.incarnation != incarnation:
+                topics.replaced(name, before.incarnation, incarnation)
+                before = None
+            target = None if self._target is None else self._target.topics.get(name)
+            if self._target is not None and (target is None or target.incarnation != incarnation):
+                continue  # it was not there when this run began: for a later one
+            reading = topics.reading(topic)
+            for partition in topics.partitions(topic):
+                low, high = reading.offsets(partition)
+                at = None if before is None else before.offsets.get(partition)
+                if at is None:
+                    fresh[name, partition] = low
+                    continue
+                topics.check_end(reading, partition, at, high)
+                if at < low and not topic.compacted and self.options.fail_on_data_loss:
+                    topics.lost(name, partition, at, low, low)
+                end = high if target is None else min(high, max(at, target.offsets.get(partition, at)))
+                ranges[name, partition] = (at, end)
+        return fresh, ranges
+
+    def _limited(
+        self,
+        topics: Topics,
+        found: Mapping[str, TopicDeclaration],
+        ranges: Mapping[Place, Range],
+        limit: ReadLimit,
+    ) -> dict[Place, Range]:
+        """What of these ranges the next micro-batch has."""
+        if isinstance(limit, ReadAllAvailable):
+            return dict(ranges)
+        options = self.options
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.offsets_per_trigger_max
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.bytes_per_trigger_max
+        least = limit.min_rows if isinstance(limit, ReadMinRows) else options.offsets_per_trigger_min
+        there = sum(end - start for start, end in ranges.values())
+        early = time.monotonic() - self._batch_at < options.trigger_delay_s
+        if least is not None and there < least and early and self._target is None:
+            return {place: (start, start) for place, (start, _end) in ranges.items()}
+        limited = dict(ranges) if rows is None else share(ranges, rows)
+        if size is None:
+            return limited
+        readings = {name: topics.reading(topic) for name, topic in found.items()}
+        return share_bytes(limited, size, lambda place, at, end, most: readings[place[0]].span(place[1], at, end, most))
+
+    def _ends(self, topics: Topics) -> TopicOffsets:
+        found = topics.found()
+        ends = {
+            (name, partition): topics.reading(topic).offsets(partition)[1]
+            for name, topic in found.items()
+            for partition in topics.partitions(topic)
+        }
+        return _offsets(topics, found, ends)
+
+    def _publish(self, topics: Topics, found: Mapping[str, TopicDeclaration], position: TopicOffsets) -> None:
+        """Show how far the query is, as a group's offsets. Nothing reads them for the query, so what fails for a moment
+        is said, and done the next time.
+        """
+        group = _group(self.options)
+        if group is None or position == self._published:
+            return
+        for name, topic in found.items():
+            told = position.topics.get(name)
+            if told is None or told.incarnation != topics.incarnation(topic) or not told.offsets:
+                continue
+            try:
+                topic_groups.publish(topics.reading(topic), group, told.offsets)
+            except (PeerLost, TimedOut, TopicNotFound) as problem:
+                log.warning("offsets of group %r of topic %r are not published: %s", group, name, problem)
+                return
+        self._published = position
+
+    # -- the executors' side ------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part as Arrow batches; DataLoss when some of them are gone."""
+        return _read(self.options, self.fields, partition)
+
+
+# -- both -----------------------------------------------------------------------------------------------------------
+
+
+def _offsets(topics: Topics, found: Mapping[str, TopicDeclaration], offsets: Mapping[Place, int]) -> TopicOffsets:
+    """Offsets of places as an offset of the query."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for (name, partition), offset in offsets.items():
+        by_topic.setdefault(name, {})[partition] = offset
+    return TopicOffsets({name: TopicPosition(topics.incarnation(found[name]), each) for name, each in by_topic.items()})
+
+
+def _group(options: TopicReadOptions) -> str | None:
+    """The group whose offsets the query publishes; a made name is the same in each run of it."""
+    if options.group_id is not None or options.group_id_prefix is None:
+        return options.group_id
+    what = f"{os.environ.get(APPLICATION_VARIABLE)}\0{options.path}\0{options.selection}"
+    return f"{options.group_id_prefix}-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+
+
+def _parts(
+    options: TopicReadOptions, incarnations: Mapping[str, str], ranges: Mapping[Place, Range]
+) -> list[InputPartition]:
+    return [
+        TopicPartition(name, incarnations[name], partition, low, high)
+        for (name, partition), low, high in split(ranges, options.partitions_min, options.records_per_partition_max)
+    ]
+
+
+def _release_later(held: Held) -> None:
+    timer = threading.Timer(HOLD_S, held.release)
+    timer.daemon = True  # the process may end before
+    timer.start()
+
+
+def _wanted(options: TopicReadOptions, rows: TopicRows) -> Scan:
+    return Scan(
+        rows.want,
+        tuple(tag.encode() for tag in options.tags),
+        tuple(key.encode() for key in options.keys),
+        options.since_ms,
+        options.until_ms,
+    )
+
+
+def _read(options: TopicReadOptions, fields: StructType, part: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The messages of a part."""
+    if not isinstance(part, TopicPartition):
+        return  # Spark makes one up when a plan has none
+    topics = Topics(options, "executor")
+    topic = topics.same(part.topic, part.incarnation)
+    if topic is None:
+        return
+    reading = topics.reading(topic)
+    rows = TopicRows(fields, part.topic, part.partition)
+    held = Held()
+    held.hold(reading, part.partition, part.start, part.end)
+    try:
+        yield from _scanned(topics, reading, rows, part)
+        reading.check_there()
+    except TopicNotFound:  # deleted meanwhile: what comes instead is another one
+        topics.replaced(part.topic, part.incarnation, None)
+    finally:
+        held.release()
+    topics.same(part.topic, part.incarnation)
+
+
+def _scanned(topics: Topics, reading: TopicReading, rows: TopicRows, part: TopicPartition) -> Iterator[pa.RecordBatch]:
+    options, wanted, at = topics.options, _wanted(topics.options, rows), part.start
+    while at < part.end:
+        found = reading.scan(part.partition, at, part.end, options.batch_rows, options.batch_bytes, wanted)
+        following = found.next_offset
+        if found.damage is not None:
+            if options.fail_on_data_loss:
+                raise found.damage
+            log.warning("%s; going on at offset %d, as failOnDataLoss=false says", found.damage, following)
+        elif found.status in _GONE:
+            following = min(part.end, max(at + 1, found.min_offset, following))
+            topics.lost(part.topic, part.partition, at, following, max(found.min_offset, following))
+        elif found.status not in _THERE:
+            raise StoreError(
+                f"topic {part.topic!r}, partition {part.partition}: offsets {part.start} to {part.end} were planned, "
+                f"and it ends at {at}: the data directory is older than the plan"
+            )
+        if found.columns[0]:
+            yield rows.batch(found.columns)
+        at = following
