@@ -23,7 +23,7 @@ WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
-    "spark-sink", "all",
+    "spark-sink", "spark-topic", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
@@ -55,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         "topic: appends; topic-latency: append to receive, beside a queue; topic-beside: a producer with 4 readers, "
         "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
         "into Arrow and as objects; topic-find: look-ups by key; "
-        "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it (not part of all)",
+        "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it; "
+        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-… are not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -72,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
         "--messages",
         type=int,
         help="restart: the backlog (1,000,000); backlog: the same (10,000,000); topic-find: messages with a key "
-        "(10,000,000); topic-read: messages that are read again and again (as many as 192 MiB have); "
-        "spark-sink: rows of a run (2,000,000, or as many as 1 GiB have)",
+        "(10,000,000); topic-read: messages that are read again and again (as many as 192 MiB have); spark-…: rows "
+        "of a run",
     )
     parser.add_argument("--topics", type=int, default=MANY, metavar="N", help="topic-many: topics (1,000)")
     parser.add_argument(
@@ -199,7 +200,7 @@ def _cells(
                 ),
             )
         yield from _topic_cells(options, folder, size, wanted, tell)
-        yield from _spark_cells(options, folder, size)
+        yield from _spark_cells(options, folder, size, tell)
     if wanted("fairness"):
         for load in LOADS:
             yield f"ten light queues beside: {load}", 0, lambda load=load: run_fairness(folder, seconds, load)  # type: ignore[misc]
@@ -257,7 +258,7 @@ def _topic_cells(
 
 
 def _spark_cells(
-    options: argparse.Namespace, folder: Any, size: int
+    options: argparse.Namespace, folder: Any, size: int, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, int, Callable[[], Result]]]:
     """The same of Spark; its medians are of rounds within a run."""
     if options.workload == "spark-sink":
@@ -267,6 +268,14 @@ def _spark_cells(
         for into in INTO:
             text = f"spark-sink, {rows:,} rows of {size} bytes into a {into}, {options.durability}"
             yield text, size, partial(run_spark_sink, folder, size, options.durability, rows, into)
+    if options.workload == "spark-topic":
+        from warren.tools.bench import spark_topic
+        from warren.tools.bench.spark_limit import ROUNDS
+
+        rows = options.messages or spark_topic.rows_of(size)
+        for side in spark_topic.SIDES:
+            text = f"spark-topic-{side}, {size} bytes, {rows:,} messages"
+            yield text, size, partial(spark_topic.run_spark_topic, folder, size, rows, ROUNDS, side, tell)
 
 
 def main(argv: list[str] | None = None) -> int:
