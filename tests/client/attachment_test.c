@@ -188,6 +188,48 @@ typedef struct {
     uint8_t *images;
 } server;
 
+/* Runs of messages with one metadata for all, and with that of each, to one queue and to three; what has no room is not prepared. */
+static void runs(void) {
+    node n;
+    make(&n);
+    static const char *const texts[] = {"", "a", "metadata", "of each"};
+    for (int round = 0; round < 200; round++) {
+        uint32_t ids[] = {7, 8, 9}, count = 2 + random_below(60), several = random_below(2) ? 3 : 1;
+        const wr_target target = {.server = WORKER, .queue = 7, .ids_n = several, .ids = ids};
+        const wr_message message = {.meta = "all", .meta_length = 3, .expires = 5, .due = 6, .flags = WR_FLAG_SYNCED};
+        const bool each = random_below(2);
+        wr_piece bodies[64], metas[64];
+        char content[64][40];
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t length = random_below(sizeof content[i] + 1);
+            memset(content[i], 'a' + (int)(i % 26), sizeof content[i]);
+            bodies[i] = (wr_piece){length ? content[i] : NULL, length};
+            metas[i] = (wr_piece){texts[i % 4], strlen(texts[i % 4])};
+        }
+        uint64_t first;
+        wr_link *link = wr_attachment_link(&n.a, WORKER);
+        if (!wr_attachment_publish_run(&n.a, &target, &message, bodies, each ? metas : NULL, count, &first)) {
+            wr_port_submit(&n.a.port, WORKER);
+            const uint64_t tail = atomic_load(&link->tail);
+            CHECK(tail > atomic_load(&link->head)); /* something is in the way */
+            atomic_store(&link->processed, tail);
+            atomic_store(&link->head, tail);
+            continue;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            const wr_command *c = wr_view_command(&n.a.port.view, WORKER, first + i);
+            const wr_piece meta = each ? metas[i] : (wr_piece){"all", 3};
+            const uint64_t routes = several > 1 ? 4ull * several : 0;
+            CHECK(c->op == WR_OP_PUBLISH && c->meta_length == meta.length && c->length == routes + meta.length + bodies[i].length);
+            CHECK(c->count == 5 && c->tag == 6 && c->queue == (several > 1 ? several : 7));
+            const uint8_t *blob = wr_view_blob(&n.a.port.view, c->body, c->length);
+            CHECK(blob && !memcmp(blob, ids, routes) && !memcmp(blob + routes, meta.bytes, meta.length));
+            CHECK(!bodies[i].length || !memcmp(blob + routes + meta.length, bodies[i].bytes, bodies[i].length));
+        }
+    }
+    drop(&n);
+}
+
 static void wake(node *n) { wr_bell_ring(&n->a.port.view.client->waiting); }
 
 /* Executes what comes on one link: a PUBLISH is delivered at once (its body goes into the image), an ACK frees its slots. */
@@ -447,6 +489,7 @@ int main(int count, char **words) {
     books();
     results();
     routes();
+    runs();
     files();
     fronts();
     two_threads();
