@@ -17,8 +17,9 @@ from warren.engine import _core
 from warren.engine.errors import QueueNotFound, StoreError, UsageError
 from warren.engine.kernel.protocol import DELIVERY
 from warren.engine.queues import control
+from warren.workers.faces import subscription_owner as owner
 from warren.workers.faces.message import Message
-from warren.workers.spark import client, owner
+from warren.workers.spark import client
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import row_schema

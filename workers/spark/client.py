@@ -98,6 +98,14 @@ def is_stop(path: str, problem: Exception, role: str = "executor") -> bool:
     return attachment is None or attachment.core.over or attachment.superblock.state >= NODE_DRAINING
 
 
+def check_runs(node: Node) -> None:
+    """Raise ClosedError, NodeNotRunning unless the node runs, and is not about to end."""
+    client = client_of(node)
+    client.catalog()  # which leaves a node that is no more
+    if client.attachment().superblock.state >= NODE_DRAINING:
+        raise ClosedError(f"the node of {client.directory.path} is being stopped: start it again")
+
+
 def outlasting(path: str, timeout_s: float, call: Callable[[], T], role: str = "executor") -> T:
     """What `call` gives; while the node is stopped it is called again, until it runs, or for `timeout_s`.
 

@@ -45,9 +45,9 @@ from pyspark.sql.types import StructType
 from warren.engine.errors import ClosedError, NodeNotRunning, PeerLost, QueueNotFound, StoreError, UsageError
 from warren.engine.saying import counted
 from warren.workers.faces.queue_range import number_of, range_of
+from warren.workers.faces.subscription_owner import Owner
 from warren.workers.spark.client import node_of, outlasting
 from warren.workers.spark.offsets import ClaimOffset, cut, made_again
-from warren.workers.spark.owner import Owner
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_spans import Plan, cut_spans
 from warren.workers.spark.schema import arrow_schema, columns_of, to_spark_batch

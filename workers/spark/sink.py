@@ -42,7 +42,7 @@ from warren.workers.client.arguments import level_of
 from warren.workers.faces.node import client_of
 from warren.workers.faces.row_columns import Rows
 from warren.workers.faces.row_publish import append_rows, publish_rows, put_rows, wait_for_room
-from warren.workers.spark.client import is_stop, node_of, outlasting
+from warren.workers.spark.client import check_runs, is_stop, node_of, outlasting
 from warren.workers.spark.sink_options import TARGETS, SinkOptions
 from warren.workers.spark.sink_schema import canonical, check_sink_schema
 
@@ -159,7 +159,7 @@ class Publisher:
             rows = rows.taken(np.arange(handed, rows.count, dtype=np.int64))
         while self._ahead:
             self._settle(self._ahead.popleft())
-        outlasting(self._options.path, self._options.timeout_s, self._node.status)
+        outlasting(self._options.path, self._options.timeout_s, lambda: check_runs(self._node))
         return rows
 
     def _settle(self, sent: _Sent) -> None:
