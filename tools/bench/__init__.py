@@ -23,7 +23,7 @@ WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
-    "spark-sink", "spark-topic", "all",
+    "spark-sink", "spark-topic", "spark-queue", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
         "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
         "into Arrow and as objects; topic-find: look-ups by key; "
         "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it; "
-        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-… are not part of all",
+        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-queue: the same of a queue; spark-… are "
+        "not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -276,6 +277,13 @@ def _spark_cells(
         for side in spark_topic.SIDES:
             text = f"spark-topic-{side}, {size} bytes, {rows:,} messages"
             yield text, size, partial(spark_topic.run_spark_topic, folder, size, rows, ROUNDS, side, tell)
+    if options.workload == "spark-queue":
+        from warren.tools.bench import spark_queue
+
+        rows = options.messages or spark_queue.rows_of(size)
+        for into in spark_queue.INTO:
+            text = f"spark-queue, {rows:,} messages of {size} bytes as a {into}"
+            yield text, size, partial(spark_queue.run_spark_queue, folder, size, rows, into)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from warren.engine.catalog.catalog import QueueDeclaration
     from warren.workers.client.client import Client
-    from warren.workers.faces.queues import Queue
 
 
 def incarnation_of(client: Client, queue: QueueDeclaration) -> str:
@@ -38,11 +37,6 @@ def _ready_spans(start: int, queue: QueueDeclaration) -> control.ReadySpans:
 
 def _measure(start: int, end: int, size: int, one: bool, queue: QueueDeclaration) -> control.Measure:
     return control.Measure(queue.id, start, end, size, one)
-
-
-def range_of(queue: Queue) -> QueueRange:
-    """What lies in a queue."""
-    return QueueRange(queue._client, queue, queue._declaration)
 
 
 class QueueRange:

@@ -62,6 +62,7 @@ from warren.workers.faces.browse import BATCH_BYTES, BROWSE_ROWS, UNLIMITED, bro
 from warren.workers.faces.calls import reply_route
 from warren.workers.faces.full import Room
 from warren.workers.faces.message import Message
+from warren.workers.faces.queue_range import QueueRange
 from warren.workers.faces.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -796,6 +797,11 @@ def tell_cause(queue: Queue, message: Message, text: str) -> None:
 def server_of(queue: Queue) -> int:
     """The server of its worker."""
     return queue._server
+
+
+def range_of(queue: Queue) -> QueueRange:
+    """What lies in a queue, by its sequences."""
+    return QueueRange(queue._client, queue, queue._declaration)
 
 
 def counts_of(queue: Queue, timeout: float | EllipsisType | None = ...) -> control.Counts:

@@ -44,7 +44,8 @@ from pyspark.sql.types import StructType
 
 from warren.engine.errors import ClosedError, NodeNotRunning, PeerLost, QueueNotFound, StoreError, UsageError
 from warren.engine.saying import counted
-from warren.workers.faces.queue_range import number_of, range_of
+from warren.workers.faces.queue_range import number_of
+from warren.workers.faces.queues import range_of
 from warren.workers.faces.subscription_owner import Owner
 from warren.workers.spark.client import node_of, outlasting
 from warren.workers.spark.offsets import ClaimOffset, cut, made_again

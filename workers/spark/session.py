@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import shutil
+import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,11 +17,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 from warren.engine.errors import Error, UsageError
+from warren.engine.saying import shown
 from warren.workers.spark.client import APPLICATION_VARIABLE
 from warren.workers.spark.java import check_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 #: local mode that repeats a failed task (plain `local[2]` never does)
 LOCAL = "local[2,3]"
@@ -42,27 +47,44 @@ GATEWAY_END_S = 20.0
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("warren")` with a session, for reading and writing, batch and stream, and "warren-files".
+    """Register `format("warren")` with a session, for reading and writing, batch and stream.
 
     Each Python worker of the session attaches to a node when it first needs it, as a client named
-    `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Raises
-    UsageError for a Spark Connect session, whose workers are elsewhere.
+    `spark-<application>-<role>-<pid>`. Workers run the driver's Python unless PYSPARK_PYTHON says otherwise. Of a Spark
+    Connect session the workers are where its server is: this is logged as a warning if that may be another machine than
+    this one, as Warren's shared memory is on one. Raises UsageError for what is no session.
     """
     from warren.workers.spark.data_source import WarrenDataSource
-    from warren.workers.spark.files.source import FilesDataSource
 
-    try:
+    server = server_of(spark)
+    if server is None:
         context = spark.sparkContext
-    except Exception as problem:
-        raise UsageError(
-            "warren.spark.register needs a classic session: a Spark Connect client may be on another machine, "
-            "and Warren's shared memory is on this one"
-        ) from problem
-    context.environment[APPLICATION_VARIABLE] = context.appName
-    if "PYSPARK_PYTHON" not in os.environ and context.getConf().get("spark.pyspark.python") is None:
-        context.pythonExec = sys.executable  # PySpark would take any `python3` of the PATH, where Warren may not be
+        context.environment[APPLICATION_VARIABLE] = context.appName
+        if "PYSPARK_PYTHON" not in os.environ and context.getConf().get("spark.pyspark.python") is None:
+            context.pythonExec = sys.executable  # PySpark would take any `python3` of the PATH, where Warren may not be
+    elif not is_here(server):
+        log.warning(
+            "the server of this Spark Connect session is on %s: option 'path' names the directory of a node there",
+            server,
+        )
     spark.dataSource.register(WarrenDataSource)
-    spark.dataSource.register(FilesDataSource)
+
+
+def server_of(spark: SparkSession) -> str | None:
+    """The host of a Spark Connect session's server, as the client knows it; None for a classic session."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        if not hasattr(type(spark), "sparkContext"):
+            raise UsageError(f"warren.spark.register takes a Spark session, not {shown(spark)}")
+        return None
+    return str(spark.client.host)
+
+
+def is_here(host: str) -> bool:
+    """Whether a host's name is of this machine, as far as its name tells."""
+    plain = host.strip("[]").lower()
+    return plain in ("localhost", "::1", socket.gethostname().lower(), socket.getfqdn().lower()) or plain.startswith(
+        "127."
+    )
 
 
 def check_spark() -> None:
