@@ -16,6 +16,8 @@ import warren
 from warren.workers.process.control import ControlClient
 from warren.workers.spark.session import session
 
+from support import written_directory
+
 HERE = Path(__file__).parent
 
 
@@ -96,3 +98,9 @@ def taking() -> Callable[[warren.Queue, int], list[bytes]]:
 def reading(node: warren.Node, queue: warren.Queue) -> Callable[..., dict[str, str]]:
     """Options for reading that queue."""
     return lambda **more: {"path": str(node.directory), "queue": queue.name, **more}
+
+
+@pytest.fixture(scope="session")
+def written_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory whose node was stopped, for those who read its files; never changed."""
+    return written_directory.write(tmp_path_factory.mktemp("files") / "data").path

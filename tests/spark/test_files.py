@@ -25,10 +25,10 @@ from support.real_node import RealNode
 from support.topic_log import logged
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def directory(written_files: Path) -> Path:
     """A directory whose node was stopped; never changed."""
-    return written.write(tmp_path_factory.mktemp("files") / "data").path
+    return written_files
 
 
 @pytest.fixture
@@ -199,7 +199,8 @@ def first(found: list[dict[str, Any]], **fields: object) -> dict[str, Any]:
 def test_a_flipped_bit_costs_its_record(copy: Path, files: str, kind: str) -> None:
     before = rows(copy, files)
     hit = first(before, kind=kind)
-    flip(copy / hit["file"], hit["position"] + hit["bytes"] - (200 if files == "store" else 40))
+    at = {"log": 88, "store": 1000, "journal": hit["bytes"] - 40}  # in the body
+    flip(copy / hit["file"], hit["position"] + at[files])
     after = rows(copy, files)
     bad = [row for row in after if row["status"] != "ok"]
     linked = {row["file"] for row in bad}  # a data file may be a second link

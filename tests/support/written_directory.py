@@ -12,7 +12,7 @@ TOPIC, SMALL, LARGE = "flights", "orders", "photos"
 #: what the topic holds
 RECORDS = 6000
 #: small messages lie in journals and data files, large ones in the store
-SMALL_N, LARGE_N, SMALL_ACKED, LARGE_ACKED = 12_000, 200, 1500, 50
+SMALL_N, LARGE_N, SMALL_ACKED, LARGE_ACKED = 12_000, 500, 1500, 50
 OWN = b"a program's own!"
 
 

@@ -65,6 +65,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         *_columns(worker=_INT, queue=_LONG, queue_name=_TEXT, sequence=_LONG, in_store=_FLAG, body_file=_LONG),
         *_columns(body_position=_LONG, frame_bytes=_INT, body_bytes=_INT),
     ),
+    "ids": (*_FIRST, *_columns(id_high=_LONG, block=_LONG, items=_BYTES)),
     "log": (
         *_FIRST,
         *_columns(log_position=_LONG, topic=_TEXT, topic_id=_LONG, queue=_INT, offset=_LONG, timestamp=_TIME),
@@ -90,7 +91,7 @@ Maker = Callable[[], pa.Array]
 
 def row_schema(files: str, *, value: bool = False) -> StructType:
     """The row of a kind of files; `value`: with bodies and headers."""
-    left_out = _ASKED_FOR - ({"value", "headers"} if value else set())
+    left_out = (_ASKED_FOR - ({"value", "headers"} if value else set())) if files != "ids" else frozenset()
     return StructType([StructField(c.name, c.spark) for c in COLUMNS[files] if c.name not in left_out])
 
 

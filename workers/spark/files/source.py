@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from warren.workers.spark.files import derived, frames, log, queues
+from warren.workers.spark.files import derived, frames, ids, log, queues
 from warren.workers.spark.files.directory import Directory, FilesPartition, Part
 from warren.workers.spark.files.options import FilesOptions
 from warren.workers.spark.files.schema import arrow_schema, check_schema, row_schema, told
@@ -30,6 +30,7 @@ _KINDS: dict[str, tuple[Plan, type[_Reader]]] = {
     "journal": (frames.plan_journal, frames.FrameReader),
     "queues": (queues.plan_entries, queues.EntryReader),
     "messages": (queues.plan_messages, queues.MessageReader),
+    "ids": (ids.plan, ids.IdReader),
     "log": (log.plan, log.LogReader),
     "consumequeue": (derived.plan_units, derived.UnitReader),
     "keyindex": (derived.plan_index, derived.IndexReader),

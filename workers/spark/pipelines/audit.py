@@ -12,18 +12,36 @@ kill, when a message could be durable before its body, and a body go before its 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from warren.workers.spark.files.directory import Directory
+from warren.workers.spark.files.ids import BLOCK_BITS, ITEM, MESSAGE, NAMED, NOBODY, REMOVED
 from warren.workers.spark.pipelines.rows import files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VERDICTS = ("ok", "delta", "orphan", "lost")
-#: what a row of a queue needs for an audit, and a row of the store
-MESSAGE_COLUMNS = ("id_high", "id_low", "queue", "body_bytes", "in_store")
-STORE_COLUMNS = ("id_high", "id_low", "kind", "file_number", "bytes", "body_bytes", "holder")
+_OK, _DELTA, _ORPHAN, _LOST, _NEITHER = range(5)
+_NONE = -1
+#: a row of `compared`
+COMPARED = (
+    "verdict string, own boolean, queue bigint, file bigint, ids bigint, records bigint, bytes bigint, garbage bigint, "
+    "garbage_bytes bigint"
+)
+_SCHEMA = pa.schema(
+    [
+        ("verdict", pa.string()),
+        ("own", pa.bool_()),
+        *((name, pa.int64()) for name in ("queue", "file", "ids", "records", "bytes", "garbage", "garbage_bytes")),
+    ]
+)
+_KEY = np.dtype([("queue", "i8"), ("file", "i8"), ("verdict", "i1"), ("own", "i1")])
 
 
 class Queue(NamedTuple):
@@ -54,105 +72,90 @@ class Audit(NamedTuple):
     running: bool
 
 
-def compared(messages: DataFrame, stored: DataFrame) -> DataFrame:
-    """A row for each id: verdict, own, queues (how many name it), queue (one of them), file, bytes.
+def compared(ids: DataFrame) -> DataFrame:
+    """Sums by verdict, queue and file of the store, from rows id_high, block, items of files=ids (COMPARED).
 
-    The join is a sum over the rows of both sides: each is read once, and nothing is sorted.
+    Blocks of an id meet in one task, which sorts and sums them; there may be several rows of the same verdict, queue
+    and file.
     """
-    from pyspark.sql import functions as f
+    return ids.select("id_high", "block", "items").repartition("id_high", "block").mapInArrow(_merged, COMPARED)
 
-    none = f.lit(None).cast("bigint")
-    named = messages.where("in_store").select(
-        "id_high",
-        "id_low",
-        f.lit(1).alias("named"),
-        f.lit(0).alias("there"),
-        f.lit(0).alias("references"),
-        "queue",
-        f.col("body_bytes").alias("named_bytes"),
-        f.lit(None).cast("int").alias("there_bytes"),
-        none.alias("file"),
-        f.lit(0).cast("bigint").alias("bytes"),
-        f.lit(None).cast("int").alias("holder"),
+
+def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All blocks of a task."""
+    highs, lows, parts = [], [], []
+    for batch in batches:
+        for high, block, packed in zip(*(batch.column(name).to_pylist() for name in range(3)), strict=True):
+            items = np.frombuffer(packed, dtype=ITEM)
+            parts.append(items)
+            highs.append(np.full(len(items), high, dtype=np.int64))
+            lows.append((block << BLOCK_BITS) + items["low"].astype(np.int64))
+    if parts:
+        yield judged(np.concatenate(highs), np.concatenate(lows), np.concatenate(parts))
+
+
+def judged(high: NDArray[np.int64], low: NDArray[np.int64], items: NDArray[np.void]) -> pa.RecordBatch:
+    """The verdicts of ids, of each of which all items are here, as sums."""
+    order = np.lexsort((low, high))
+    high, low, items = high[order], low[order], items[order]
+    begins = np.flatnonzero(np.concatenate(([True], (np.diff(high) != 0) | (np.diff(low) != 0))))
+
+    def least(values: NDArray[Any]) -> NDArray[np.int64]:
+        return np.minimum.reduceat(values.astype(np.int64), begins)
+
+    def most(values: NDArray[Any]) -> NDArray[np.int64]:
+        return np.maximum.reduceat(values.astype(np.int64), begins)
+
+    def total(values: NDArray[Any]) -> NDArray[np.int64]:
+        return np.add.reduceat(values.astype(np.int64), begins)
+
+    is_named, is_there = items["kind"] == NAMED, items["kind"] == MESSAGE
+    named, there = total(is_named), total(is_there)
+    references = total(np.where(is_named, 0, np.where(items["kind"] == REMOVED, -1, 1)))
+    held = most(is_there & (items["holder"] != NOBODY)) > 0
+    body = most(np.where(is_there, items["body_bytes"], 0))
+    shortest, longest = least(np.where(is_named, items["body_bytes"], 1 << 40)), most(items["body_bytes"] * is_named)
+    size = total(items["bytes"] * is_there.astype(np.int64))
+    own = (named == 0) & (there > 0) & ~held & (references > 0)
+    differs = (there > 1) | (shortest != body) | (longest != body) | (~held & (references <= 0))
+    verdict = np.select(
+        # a reference to, or a remove of, what was collected long ago is neither
+        [(there == 0) & (named == 0), there == 0, named == 0, differs],
+        [_NEITHER, _LOST, _ORPHAN, _DELTA],
+        _OK,
     )
-    message = f.col("kind") == "message"
-    there = stored.where("kind in ('message', 'reference', 'removed')").select(
-        "id_high",
-        "id_low",
-        f.lit(0).alias("named"),
-        f.when(message, 1).otherwise(0).alias("there"),
-        f.when(f.col("kind") == "removed", -1).otherwise(1).alias("references"),
-        none.alias("queue"),
-        f.lit(None).cast("int").alias("named_bytes"),
-        f.when(message, f.col("body_bytes")).alias("there_bytes"),
-        f.when(message, f.col("file_number")).alias("file"),
-        f.when(message, f.col("bytes")).otherwise(0).alias("bytes"),
-        "holder",
-    )
-    ids = (
-        named.unionAll(there)
-        .groupBy("id_high", "id_low")
-        .agg(
-            f.sum("named").alias("named"),
-            f.sum("there").alias("there"),
-            f.sum("references").alias("references"),
-            f.min("queue").alias("queue"),
-            f.min("named_bytes").alias("named_bytes"),
-            f.max("named_bytes").alias("named_most"),
-            f.min("there_bytes").alias("there_bytes"),
-            f.max("file").alias("file"),
-            f.sum("bytes").alias("bytes"),
-            f.max("holder").alias("holder"),
-        )
-    )
-    own = (f.col("named") == 0) & f.col("holder").isNull() & (f.col("references") > 0)
-    differs = (
-        (f.col("there") > 1)
-        | (f.col("named_bytes") != f.col("there_bytes"))
-        | (f.col("named_most") != f.col("there_bytes"))
-        | (f.col("holder").isNull() & (f.col("references") <= 0))
-    )
-    verdict: Any = (
-        f.when(f.col("there") == 0, f.when(f.col("named") > 0, "lost"))
-        .when(f.col("named") == 0, "orphan")
-        .when(differs, "delta")
-        .otherwise("ok")
-    )
-    # a reference or a remove of what was collected long ago is neither
-    return ids.select(
-        "id_high", "id_low", verdict.alias("verdict"), own.alias("own"), "named", "queue", "file", "there", "bytes"
-    ).where("verdict is not null")
+    keys = np.empty(len(begins), dtype=_KEY)
+    keys["verdict"], keys["own"] = verdict, own
+    keys["queue"] = np.where(named > 0, least(np.where(is_named, items["queue"], 1 << 40)), _NONE)
+    keys["file"] = np.where(there > 0, most(np.where(is_there, items["file"], _NONE)), _NONE)
+    garbage = (verdict == _ORPHAN) & ~own
+    return _sums(keys, (np.ones(len(keys)), there, size, there * garbage, size * garbage))
+
+
+def _sums(keys: NDArray[np.void], values: tuple[NDArray[Any], ...]) -> pa.RecordBatch:
+    unique, place = np.unique(keys, return_inverse=True)
+    kept = np.flatnonzero(unique["verdict"] != _NEITHER)
+    sums = [np.bincount(place, weights=value, minlength=len(unique)).astype(np.int64)[kept] for value in values]
+    unique = unique[kept]
+    words = pa.DictionaryArray.from_arrays(pa.array(unique["verdict"].astype(np.int32)), pa.array(VERDICTS))
+    named = [pa.array(unique[name], mask=unique[name] == _NONE) for name in ("queue", "file")]
+    columns = [words.cast(pa.string()), pa.array(unique["own"] != 0), *named, *map(pa.array, sums)]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
 def audit(spark: SparkSession, path: str) -> Audit:
     """Compare all queues with the message store. Raises UsageError, StoreError, NodeNotRunning (no data directory)."""
     directory = Directory.read(path)
-    ids = compared(files(spark, path, "messages", *MESSAGE_COLUMNS), files(spark, path, "store", *STORE_COLUMNS))
-    return summed(ids, directory)
+    return summed(compared(files(spark, path, "ids", "id_high", "block", "items")), directory)
 
 
-def summed(ids: DataFrame, directory: Directory) -> Audit:
-    """The sums of what `compared` found, in one pass."""
-    from pyspark.sql import functions as f
-
-    garbage = (f.col("verdict") == "orphan") & ~f.col("own")
-    found = (
-        ids.groupBy("verdict", "own", "queue", "file")
-        .agg(
-            f.count("*").alias("ids"),
-            f.sum("named").alias("named"),
-            f.sum("there").alias("records"),
-            f.sum("bytes").alias("bytes"),
-            f.sum(f.when(garbage, f.col("there")).otherwise(0)).alias("garbage"),
-            f.sum(f.when(garbage, f.col("bytes")).otherwise(0)).alias("garbage_bytes"),
-        )
-        .collect()
-    )
+def summed(found: DataFrame, directory: Directory) -> Audit:
+    """The sums of what `compared` found."""
     names = directory.queue_names()
     counts, own = dict.fromkeys(VERDICTS, 0), 0
     queues: dict[tuple[str, str], int] = {}
     of_files: dict[int, StoreFile] = {}
-    for row in found:
+    for row in found.collect():
         counts[row["verdict"]] += row["ids"]
         own += row["ids"] if row["own"] else 0
         if row["queue"] is not None:

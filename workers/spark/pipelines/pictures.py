@@ -87,9 +87,9 @@ def _quantity(number: float) -> str:
 def _bytes(number: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
-            return f"{number:.3g} {unit}"
+            return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
         number /= 1024
-    return f"{number:.3g} TiB"
+    return f"{number:,.3g} TiB"
 
 
 def _label(axis: Any, text: Callable[[float], str]) -> None:
