@@ -16,6 +16,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import warren
+import warren.spark
 from warren.engine.errors import DirectoryInUse, StoreError, TopicNotFound, UsageError
 from warren.engine.topics.formats import CONSUME_QUEUE_UNIT
 from warren.workers.cli.main import invoke
@@ -26,6 +27,7 @@ from warren.workers.spark.pipelines import audit, consume_queue_check, export, r
 from support import written_directory as written
 from support.files_rows import rows
 from support.real_node import RealNode
+from support.snippets import ROOT, snippets
 
 pytestmark = pytest.mark.spark
 
@@ -416,6 +418,26 @@ def test_a_report_has_pictures(run: Any, written_files: Path, tmp_path: Path) ->
     assert "Nothing damaged was found" in page
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made[1:])
     assert sorted(os.listdir(tmp_path / "report")) == sorted(path.name for path in made)
+
+
+def test_the_page_shows_what_works(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """docs/pipelines.md, in the session that is there."""
+
+    @contextlib.contextmanager
+    def shared(_name: str) -> Iterator[Any]:
+        yield spark
+
+    [snippet] = snippets(ROOT / "docs/pipelines.md")
+    monkeypatch.setattr(warren.spark, "session", shared)
+    monkeypatch.chdir(tmp_path)
+    with RealNode(tmp_path / "data"):
+        exec(compile(snippet.code, "docs/pipelines.md", "exec"), {})
+        said = capfd.readouterr().out
+    assert "flights" in said
+    assert "{'flights': 2}" in said
+    assert len(exported(tmp_path / "exported")) == 2
 
 
 def test_progress_is_told(spark: Any) -> None:

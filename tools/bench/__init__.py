@@ -23,7 +23,7 @@ WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
-    "spark-sink", "spark-topic", "spark-queue", "all",
+    "spark-sink", "spark-topic", "spark-queue", "spark-audit", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
@@ -56,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
         "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
         "into Arrow and as objects; topic-find: look-ups by key; "
         "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it; "
-        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-queue: the same of a queue; spark-… are "
-        "not part of all",
+        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-queue: the same of a queue; spark-audit: "
+        "queues against the message store; spark-… are not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -211,6 +211,11 @@ def _cells(
             yield f"declare: {what}, {n} queues", 0, lambda what=what, n=n: run_declare(folder, seconds, what, n)  # type: ignore[misc]
     if wanted("idle"):
         yield "idle", 0, lambda: run_idle(folder, max(seconds, 2.0))
+    if options.workload == "spark-audit":
+        from warren.tools.bench.spark_audit import MESSAGES, run_spark_audit
+
+        n = options.messages or MESSAGES
+        yield f"spark-audit of {n:,} messages", 0, lambda: run_spark_audit(folder, n, tell)
     if wanted("startup"):
         for what in WAITS:
             yield f"startup: {what}", 0, lambda what=what: run_startup(folder, seconds, what)  # type: ignore[misc]

@@ -12,7 +12,7 @@ kill, when a message could be durable before its body, and a body go before its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 VERDICTS = ("ok", "delta", "orphan", "lost")
 _OK, _DELTA, _ORPHAN, _LOST, _NEITHER = range(5)
-_NONE = -1
+_NONE, _MOST = -1, np.iinfo(np.int64).max
+TASKS_MIN = 16
 #: a row of `compared`
 COMPARED = (
     "verdict string, own boolean, queue bigint, file bigint, ids bigint, records bigint, bytes bigint, garbage bigint, "
@@ -78,20 +79,23 @@ def compared(ids: DataFrame) -> DataFrame:
     Blocks of an id meet in one task, which sorts and sums them; there may be several rows of the same verdict, queue
     and file.
     """
-    return ids.select("id_high", "block", "items").repartition("id_high", "block").mapInArrow(_merged, COMPARED)
+    tasks = max(TASKS_MIN, 4 * ids.rdd.getNumPartitions())  # each holds its part of all ids in memory
+    blocks = ids.select("id_high", "block", "items").repartition(tasks, "id_high", "block")
+    # by rows and not by mapInArrow, which wants pandas: they are few
+    return ids.sparkSession.createDataFrame(blocks.rdd.mapPartitions(_merged), COMPARED)
 
 
-def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _merged(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """All blocks of a task."""
     highs, lows, parts = [], [], []
-    for batch in batches:
-        for high, block, packed in zip(*(batch.column(name).to_pylist() for name in range(3)), strict=True):
-            items = np.frombuffer(packed, dtype=ITEM)
-            parts.append(items)
-            highs.append(np.full(len(items), high, dtype=np.int64))
-            lows.append((block << BLOCK_BITS) + items["low"].astype(np.int64))
+    for high, block, packed in rows:
+        items = np.frombuffer(packed, dtype=ITEM)
+        parts.append(items)
+        highs.append(np.full(len(items), high, dtype=np.int64))
+        lows.append((block << BLOCK_BITS) + items["low"].astype(np.int64))
     if parts:
-        yield judged(np.concatenate(highs), np.concatenate(lows), np.concatenate(parts))
+        found = judged(np.concatenate(highs), np.concatenate(lows), np.concatenate(parts))
+        yield from zip(*found.to_pydict().values(), strict=True)
 
 
 def judged(high: NDArray[np.int64], low: NDArray[np.int64], items: NDArray[np.void]) -> pa.RecordBatch:
@@ -100,22 +104,24 @@ def judged(high: NDArray[np.int64], low: NDArray[np.int64], items: NDArray[np.vo
     high, low, items = high[order], low[order], items[order]
     begins = np.flatnonzero(np.concatenate(([True], (np.diff(high) != 0) | (np.diff(low) != 0))))
 
-    def least(values: NDArray[Any]) -> NDArray[np.int64]:
-        return np.minimum.reduceat(values.astype(np.int64), begins)
+    def least(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.minimum.reduceat(values, begins)
 
-    def most(values: NDArray[Any]) -> NDArray[np.int64]:
-        return np.maximum.reduceat(values.astype(np.int64), begins)
+    def most(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.maximum.reduceat(values, begins)
 
     def total(values: NDArray[Any]) -> NDArray[np.int64]:
         return np.add.reduceat(values.astype(np.int64), begins)
 
+    # signed and wide: what is above every one of them would not fit into theirs
+    queue, body_bytes, size, file = (items[n].astype(np.int64) for n in ("queue", "body_bytes", "bytes", "file"))
     is_named, is_there = items["kind"] == NAMED, items["kind"] == MESSAGE
     named, there = total(is_named), total(is_there)
     references = total(np.where(is_named, 0, np.where(items["kind"] == REMOVED, -1, 1)))
-    held = most(is_there & (items["holder"] != NOBODY)) > 0
-    body = most(np.where(is_there, items["body_bytes"], 0))
-    shortest, longest = least(np.where(is_named, items["body_bytes"], 1 << 40)), most(items["body_bytes"] * is_named)
-    size = total(items["bytes"] * is_there.astype(np.int64))
+    held = total(is_there & (items["holder"] != NOBODY)) > 0
+    body = most(np.where(is_there, body_bytes, 0))
+    shortest, longest = least(np.where(is_named, body_bytes, _MOST)), most(np.where(is_named, body_bytes, 0))
+    size = total(np.where(is_there, size, 0))
     own = (named == 0) & (there > 0) & ~held & (references > 0)
     differs = (there > 1) | (shortest != body) | (longest != body) | (~held & (references <= 0))
     verdict = np.select(
@@ -126,8 +132,8 @@ def judged(high: NDArray[np.int64], low: NDArray[np.int64], items: NDArray[np.vo
     )
     keys = np.empty(len(begins), dtype=_KEY)
     keys["verdict"], keys["own"] = verdict, own
-    keys["queue"] = np.where(named > 0, least(np.where(is_named, items["queue"], 1 << 40)), _NONE)
-    keys["file"] = np.where(there > 0, most(np.where(is_there, items["file"], _NONE)), _NONE)
+    keys["queue"] = np.where(named > 0, least(np.where(is_named, queue, _MOST)), _NONE)
+    keys["file"] = np.where(there > 0, most(np.where(is_there, file, _NONE)), _NONE)
     garbage = (verdict == _ORPHAN) & ~own
     return _sums(keys, (np.ones(len(keys)), there, size, there * garbage, size * garbage))
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from warren.engine.errors import UsageError
+from warren.workers.spark.data_source import WarrenDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 COLUMNS = ("value", "key", "headers")
 BURST_S = 0.5
 BATCH_ROWS = 10_000
+_RATE = "rowsPerSecond"
 _ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -61,21 +65,55 @@ class Target:
         return f"{kind} {self.queue or self.topic or self.exchange}"
 
 
-def throttle(rate: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What lets batches of a task pass at no more than `rate` rows per second."""
+def throttle(rate: float, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches of a task, at no more than `rate` rows per second."""
+    step, began, sent = max(1, int(rate * BURST_S)), time.monotonic(), 0
+    for batch in batches:
+        for first in range(0, batch.num_rows, step):
+            part = batch.slice(first, step)
+            wait = began + sent / rate - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            sent += part.num_rows
+            yield part
 
-    def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        step, began, sent = max(1, int(rate * BURST_S)), time.monotonic(), 0
-        for batch in batches:
-            for first in range(0, batch.num_rows, step):
-                part = batch.slice(first, step)
-                wait = began + sent / rate - time.monotonic()
-                if wait > 0:
-                    time.sleep(wait)
-                sent += part.num_rows
-                yield part
 
-    return passed
+class CappedWriter(DataSourceArrowWriter):
+    """A writer that gets its rows slowly."""
+
+    def __init__(self, writer: DataSourceArrowWriter, rate: float) -> None:
+        self.writer = writer
+        self.rate = rate
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one partition."""
+        return self.writer.write(throttle(self.rate, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """As the writer does."""
+        self.writer.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """As the writer does."""
+        self.writer.abort(messages)
+
+
+class CappedDataSource(WarrenDataSource):
+    """`format("warren")` for writing, with the option rowsPerSecond: at most so many in each task."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._rate = float(given.pop(_RATE.lower(), "inf"))
+        super().__init__(given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(…)`."""
+        return "warren-capped"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a batch."""
+        return CappedWriter(super().writer(schema, overwrite), self._rate)
 
 
 def messages(frame: DataFrame, target: Target) -> DataFrame:
@@ -86,26 +124,25 @@ def messages(frame: DataFrame, target: Target) -> DataFrame:
     return frame.select(*(name for name in COLUMNS if name in frame.columns and name not in left_out))
 
 
-def capped(frame: DataFrame, rate: float | None) -> DataFrame:
-    """The same rows, at no more than `rate` per second together."""
-    if rate is None:
-        return frame
-    if not rate > 0:
-        raise UsageError(f"a rate is a number of messages per second above 0, not {rate}")
-    session = frame.sparkSession
-    tasks = session.sparkContext.defaultParallelism
-    session.conf.set(_ROWS_SETTING, str(max(1, min(BATCH_ROWS, int(rate / tasks * BURST_S)))))
-    return frame.mapInArrow(throttle(rate / tasks), frame.schema)
-
-
 def republish(frame: DataFrame, target: Target, rate: float | None = None) -> int:
     """Publish all rows of a frame; how many. Raises UsageError, and what the sink raises."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     seen = Observation("republish")
-    counted = messages(frame, target).observe(seen, f.count(f.lit(1)).alias("rows"))
-    capped(counted, rate).write.format("warren").options(**target.options).mode("append").save()
+    write = messages(frame, target).observe(seen, f.count(f.lit(1)).alias("rows")).write
+    if rate is None:
+        write = write.format("warren")
+    elif not rate > 0:
+        raise UsageError(f"a rate is a number of messages per second above 0, not {rate}")
+    else:
+        session = frame.sparkSession
+        session.dataSource.register(CappedDataSource)
+        of_task = rate / session.sparkContext.defaultParallelism
+        # Spark hands rows over in batches: none may be more than a burst
+        session.conf.set(_ROWS_SETTING, str(max(1, min(BATCH_ROWS, int(of_task * BURST_S)))))
+        write = write.format("warren-capped").option(_RATE, str(of_task))
+    write.options(**target.options).mode("append").save()
     return int(seen.get["rows"])
 
 

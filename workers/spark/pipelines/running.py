@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from warren.workers.spark.session import LOCAL, session
+from warren.workers.spark.session import JAVA_OPTIONS, LOCAL, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,15 @@ Tell = Callable[[int, int], None]
 LOOK_S = 0.3
 MEMORY = "1g"
 #: large sorts and sums in small pieces, each of which fits into the memory of a task
-SETTINGS = {"spark.sql.shuffle.partitions": "16", "spark.sql.adaptive.enabled": "true"}
+#: and both compilers of the JVM: pipelines run for longer than what the session's defaults are for
+_JAVA = JAVA_OPTIONS.replace("-XX:TieredStopAtLevel=1 ", "")
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.driver.extraJavaOptions": _JAVA,
+    "spark.executor.extraJavaOptions": _JAVA,
+    "spark.log.level": "ERROR",
+}
 
 
 @contextlib.contextmanager
