@@ -8,6 +8,7 @@
     DIR/control.sock    where the supervisor answers
     DIR/log/            what the processes print
     DIR/store/, DIR/queues/, DIR/topics/   messages (store server, queue workers, topic worker)
+    DIR/transactions/   what sinks have staged and committed (whoever writes into one: engine/transactions)
 
 A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
 what only means something there, the keys of the semaphores; in a copy it is another one.

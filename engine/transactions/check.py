@@ -50,12 +50,12 @@ def examine(directory: Path, node_id: int) -> list[Checked]:
 
 
 def _sink(folder: SinkFolder, node_id: int) -> list[Checked]:
-    for look in range(LOOKS):
+    for _ in range(LOOKS - 1):
         before = _stamp(folder)
         found = _look(folder, node_id)
-        if before == _stamp(folder) or look == LOOKS - 1 or not any(each.problem for each in found):
-            break
-    return found
+        if before == _stamp(folder) or not any(each.problem for each in found):
+            return found
+    return _look(folder, node_id)
 
 
 def _stamp(folder: SinkFolder) -> tuple[int, int]:

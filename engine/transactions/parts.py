@@ -51,18 +51,20 @@ class Destination(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rows(msgspec.Struct, array_like=True):
-    """Rows of one destination; `keys`, `tags`, `properties`: None, or one for each."""
+    """Rows of one destination; `keys`, `tags`, `properties`: None, or one for each. For a topic keys are text, and
+    properties a dict; for a queue bytes, and a list of pairs.
+    """
 
     destination: Destination
     bodies: list[bytes]
-    keys: list[str | None] | None = None
+    keys: list[Any] | None = None
     tags: list[str | None] | None = None
-    properties: list[dict[str, Any] | None] | None = None
+    properties: list[Any] | None = None
 
     def behind(self, n: int) -> Rows:
         """Without the first n."""
         cut = [None if each is None else each[n:] for each in (self.keys, self.tags, self.properties)]
-        return Rows(self.destination, self.bodies[n:], *cut)  # type: ignore[arg-type]
+        return Rows(self.destination, self.bodies[n:], *cut)
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -84,9 +86,9 @@ class _Held:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
-        self.keys: list[str | None] = []
+        self.keys: list[Any] = []
         self.tags: list[str | None] = []
-        self.properties: list[dict[str, Any] | None] = []
+        self.properties: list[Any] = []
         self.bytes = 0
 
 
@@ -119,9 +121,9 @@ class PartWriter:
         self,
         destination: Destination,
         body: bytes,
-        key: str | None = None,
+        key: str | bytes | None = None,
         tag: str | None = None,
-        properties: dict[str, Any] | None = None,
+        properties: dict[str, str] | list[tuple[str, bytes | str | None]] | None = None,
     ) -> bool:
         """A row; true: it was the last of a frame. Raises StoreError and its kinds, LimitError."""
         held = self._held.get(destination)
@@ -134,8 +136,11 @@ class PartWriter:
         held.tags.append(tag)
         held.properties.append(properties)
         size = len(body) + _ROW_BYTES
-        if properties is not None or key is not None:
-            size += len(key or "") + sum(len(name) + len(str(value)) for name, value in (properties or {}).items())
+        if key is not None:
+            size += len(key)
+        if properties:
+            pairs = properties.items() if isinstance(properties, dict) else properties
+            size += sum(len(name) + len(value or "") for name, value in pairs)
         held.bytes += size
         self._held_bytes += size
         if len(held.bodies) >= ROWS_MAX or held.bytes >= BYTES_MAX:

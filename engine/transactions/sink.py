@@ -22,7 +22,7 @@ from warren.engine.saying import command, counted
 from warren.engine.transactions import state as states
 from warren.engine.transactions.folder import SinkFolder
 from warren.engine.transactions.parts import DESTINATIONS_MAX, Destination, Part, PartReader, Rows, is_written, totals
-from warren.engine.transactions.state import RUNS_KEPT, Pending, Place, Roller, State, Stream
+from warren.engine.transactions.state import RUNS_KEPT, WRITES_KEPT, Pending, Place, Roller, State, Stream
 
 PARTS_MAX = 10_000
 #: bytes that are appended between two notes of how far it is
@@ -172,8 +172,7 @@ class Sink:
             if batch.number is not None:
                 self._admit(state, batch, False)
             self._finish(state, targets, False)
-            stream = state.stream
-            if batch.number is not None and stream is not None and batch.number <= stream.batch:
+            if _is_there(state, batch):
                 self._collect(state)
                 return False
             self._begin(state, batch, parts, targets)
@@ -186,10 +185,9 @@ class Sink:
         state = self.load()
         if state is None:
             return False
-        if batch.number is None:
-            return state.pending is not None and state.pending.owner == batch.owner
-        stream = state.stream
-        return stream is not None and stream.query == batch.owner and batch.number <= stream.batch
+        pending = state.pending
+        under_way = pending is not None and (pending.owner, pending.batch) == (batch.owner, batch.number)
+        return under_way or _is_there(state, batch)
 
     def _begin(self, state: State, batch: Batch, parts: Sequence[Part], targets: Targets) -> None:
         """The state is the commit record, when it is saved."""
@@ -267,6 +265,8 @@ class Sink:
                         flying = 0
         targets.flush()
         state.pending = None
+        if pending.batch is None:
+            state.writes = [*state.writes, pending.owner][-WRITES_KEPT:]
         state.messages += pending.messages
         state.bytes += sum(part.bytes for part in pending.parts)
         states.save(self.folder, state)
@@ -330,6 +330,13 @@ class Sink:
                         "up with --force"
                     )
             self.folder.remove()
+
+
+def _is_there(state: State, batch: Batch) -> bool:
+    """Whether a batch is committed, when nothing is pending."""
+    if batch.number is None:
+        return batch.owner in state.writes
+    return state.stream is not None and state.stream.query == batch.owner and batch.number <= state.stream.batch
 
 
 def _has(stream: Stream, batch: Batch) -> bool:

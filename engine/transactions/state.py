@@ -21,8 +21,8 @@ from warren.engine.kernel.formats import SINK_VERSION
 from warren.engine.transactions.folder import SinkFolder
 from warren.engine.transactions.parts import Destination, Part
 
-#: runs of a query that are remembered
-RUNS_KEPT = 64
+#: runs of a query that are remembered, and writes that are no streams
+RUNS_KEPT = WRITES_KEPT = 64
 
 
 class Roller(msgspec.Struct, frozen=True):
@@ -83,6 +83,7 @@ class State(msgspec.Struct):
     stream: Stream | None = None
     former: list[Stream] = []  #: queries from which others took the sink, the newest last: one may take it back
     pending: Pending | None = None
+    writes: list[str] = []  #: the newest that are no streams and are finished
     messages: int = 0  #: of all that are finished
     bytes: int = 0
     committed: float = 0.0

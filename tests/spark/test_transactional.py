@@ -5,12 +5,17 @@ Method: writers without Spark for what a task and a commit do; a session for wha
 that raises, a restart, another checkpoint. Each is counted exactly.
 """
 
+import json
+import os
 import pickle
+import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -20,13 +25,15 @@ import warren
 from warren.engine.errors import InvalidName, QueueNotFound, TimedOut, TopicNotFound, UsageError
 from warren.engine.transactions.sink import Batch
 from warren.workers.faces import transactions
+from warren.workers.process import interpreter
+from warren.workers.process.control import ControlClient
 from warren.workers.spark import transactional_sink
 from warren.workers.spark.schema import row_schema
 from warren.workers.spark.transactional_options import TransactionalOptions
 from warren.workers.spark.transactional_rows import check_schema
 from warren.workers.spark.transactional_sink import TransactionalWriter
 
-from support.waiting import patience
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.spark
 END_S = 60
@@ -197,8 +204,8 @@ def test_rows_are_there_as_they_were(node: warren.Node, topic: warren.Topic) -> 
         ({"value": pa.array(["a", None])}, "row 1: its value is null"),
         ({"value": ["a", "b"], "key": pa.array([b"k", b"\xff"])}, "row 1: its key is .* no UTF-8"),
         ({"value": ["a"], "partition": pa.array([3], pa.int32())}, "row 0: topic .* has partitions 0 to 2, and no 3"),
-        ({"value": ["a"], "headers": pa.array([[None]], HEADERS)}, "row 0: a header None has no name"),
-        ({"value": ["a"], "headers": pa.array([[{"key": "h", "value": None}]], HEADERS)}, "no value"),
+        ({"value": ["a"], "headers": pa.array([[None]], HEADERS)}, "row 0: a header has no name"),
+        ({"value": ["a"], "headers": pa.array([[{"key": "h", "value": None}]], HEADERS)}, "header 'h' has no value"),
         ({"value": ["a"], "headers": pa.array([[{"key": "h", "value": b""}] * 2], HEADERS)}, "'h' comes twice"),
     ],
 )
@@ -220,16 +227,19 @@ def test_a_target_in_each_row(node: warren.Node, topic: warren.Topic, once: warr
     assert sorted(map(int, bodies(node, topic))) == list(range(0, 100, 2))
     assert [int(record.body) for record in records(node, other)[0]] == list(range(1, 100, 2))
     other.delete()
-    schema = StructType([*VALUES, StructField("headers", ArrayType(PAIR))])
-    headers = pa.array([[{"key": "h", "value": b"1"}], None], HEADERS)
+    schema = StructType([*VALUES, StructField("headers", ArrayType(PAIR)), StructField("key", BinaryType())])
+    pairs = [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}, {"key": "n", "value": None}]
+    headers = pa.array([pairs, None], HEADERS)
     options = told(node, queue=once.name)
     writer = writer_of(options, schema)
-    message = writer.write(iter([pa.RecordBatch.from_pydict({"value": ["a", "b"], "headers": headers})]))
+    rows = {"value": ["a", "b"], "headers": headers, "key": pa.array([b"\xff", None], pa.binary())}
+    message = writer.write(iter([pa.RecordBatch.from_pydict(rows)]))
+    writer.commit([message])
     writer.commit([message])
     writer.abort([message])  # what is committed stays
-    messages = once.get_many(10, timeout=10)
-    assert [(bytes(each.body), each.headers) for each in messages] == [(b"a", {"h": b"1"}), (b"b", {})]
-    messages[-1].ack(multiple=True)
+    found = [row for batch in once.browse_arrow() for row in batch.to_pylist()]
+    assert [(row["value"], row["key"], row["headers"]) for row in found] == [(b"a", b"\xff", pairs), (b"b", None, None)]
+    once.purge()
 
 
 def test_a_batch_that_comes_again_is_there_once(node: warren.Node, topic: warren.Topic, once: warren.Queue) -> None:
@@ -296,6 +306,37 @@ def test_what_nobody_can_say_is_said(node: warren.Node, topic: warren.Topic) -> 
     found = transactions.finish(options["path"], sink, 10.0, "finish")
     assert found is not None
     assert len(bodies(node, topic)) == 10
+
+
+def test_who_goes_on_waits_for_what_a_dead_client_had_submitted(tmp_path: Path) -> None:
+    """The topic worker stands still while a driver commits, which is killed then: what it had submitted is executed
+    when the worker goes on, and whoever finishes the batch waits for that."""
+    rows = 3000
+    with warren.open(tmp_path / "data", name="tests") as own:
+        own.topic("out", queues=2)
+        [worker] = [each["pid"] for each in own.status()["processes"] if each["role"] == "topic_worker"]
+        task = {"path": str(own.directory), "work": str(tmp_path / "work"), "topics": ["out"], "rows": rows}
+        command = interpreter.command("warren.tools.crash.sink_driver", json.dumps(task))
+        os.kill(worker, signal.SIGSTOP)
+        driver = subprocess.Popen(command, env=interpreter.environment())
+        try:
+            sink = transactions.sink_of(own.directory, "campaign", 10.0)
+            wait_until(
+                lambda: (state := sink.load()) is not None and state.pending is not None, END_S, what="the commit"
+            )
+            wait_until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_SLEEPING, END_S, what="its sleep")
+        finally:
+            driver.kill()
+            driver.wait()
+        with pytest.raises(TimedOut, match=f"process {driver.pid}, which has begun to append a batch of this sink"):
+            transactions.finish(own.directory, sink, 0.5, "tests")
+        os.kill(worker, signal.SIGCONT)
+        found = transactions.finish(own.directory, sink, 60.0, "tests")
+        assert found is not None
+        assert found.batch == 0
+        assert bodies(own, own.topic("out")) == sorted(b"%d" % n for n in range(rows))
+        with ControlClient(own.directory) as control:
+            control.call("stop")
 
 
 # -- with Spark -------------------------------------------------------------------------------------------------------

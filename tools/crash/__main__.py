@@ -1,5 +1,5 @@
 """`python -m warren.tools.crash [topics] --kills N --seed S [--minutes M]`: a kill campaign; `… machine`, `queues`,
-`powerloss`.
+`powerloss`, `spark`, `sink`.
 
 The exit code is 1 when it found something.
 """
@@ -28,6 +28,10 @@ def main(argv: list[str] | None = None) -> int:
         from warren.tools.crash import queue_machine
 
         return queue_machine.main(arguments[1:])
+    if arguments[:1] in (["spark"], ["sink"]):
+        from warren.tools.crash import spark_campaign
+
+        return spark_campaign.main(arguments[1:], spark=arguments[0] == "spark")
     if arguments[:1] == ["powerloss"]:
         return _power_losses(arguments[1:])
     if arguments[:1] == ["topics"]:

@@ -146,8 +146,8 @@ def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False)
     if repair:
         report.repaired += transactions_check.repair(directory.path, node.node_id)
     for item in transactions_check.examine(directory.path, node.node_id):
-        checked = Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note)
-        report.files.append(checked)
+        told = str(item.path), item.kind, item.bytes, item.records, item.problem, item.note
+        report.files.append(Checked(*told))
     entries: dict[Path, Entry] = {}
     for worker, owner in workers(directory.path):
         report.files += _subscriptions(Folder(worker))

@@ -25,6 +25,7 @@ from warren.engine.errors import (
     ClosedError,
     Error,
     PeerLost,
+    QueueFull,
     QueueNotFound,
     StoreError,
     TimedOut,
@@ -38,7 +39,6 @@ from warren.engine.transactions.state import Pending, Place, Roller
 from warren.ipc.superblock import FREE
 from warren.workers.client.told import Told
 from warren.workers.faces.node import Node, attach, client_of
-from warren.workers.faces.queues import Queue
 from warren.workers.faces.topic_reading import ReadStatus, TopicReading
 
 #: the property by which messages of a transaction are known
@@ -99,7 +99,7 @@ class NodeTargets:
         self._client = client_of(self._node)
         self._attachment = self._client.attachment()
         self._handles: dict[Destination, _core.TopicHandle] = {}
-        self._flying: list[tuple[Destination, Confirm[Any]]] = []
+        self._flying: list[tuple[Rows, Mark, int, Confirm[Any]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -208,10 +208,8 @@ class NodeTargets:
 
     def append(self, rows: Rows, mark: Mark, n: int) -> None:
         """Submit rows; `flush` waits for them. Raises StoreError and its kinds, PeerLost, TimedOut."""
-        if rows.destination.kind == "topic":
-            self._flying.append((rows.destination, self._append(rows, mark, n)))
-        else:
-            self._flying.append((rows.destination, self._put(rows, mark, n)))
+        begin = self._append if rows.destination.kind == "topic" else self._put
+        self._flying.append((rows, mark, n, begin(rows, mark, n)))
 
     def _append(self, rows: Rows, mark: Mark, n: int) -> Confirm[Any]:
         destination, value = rows.destination, mark.property(n)
@@ -242,33 +240,57 @@ class NodeTargets:
             raise PeerLost("the node was stopped or started anew in the middle of a batch")
 
     def _put(self, rows: Rows, mark: Mark, n: int) -> Confirm[Any]:
-        queue = Queue(self._client, self._client.catalog().queue(rows.destination.name))
-        if self._client.catalog().queue(rows.destination.name).lasting_id != rows.destination.id:
-            raise QueueNotFound(
-                f"queue {rows.destination.name!r} was deleted and declared again in the middle of a batch"
-            )
-        confirm = queue.put_many(
-            rows.bodies,
-            "synced",
-            wait=False,
-            timeout=self._timeout_s,
-            headers=rows.properties,
-            message_id=[mark.message_id(n + i) for i in range(len(rows.bodies))],
-        )
-        assert confirm is not None
-        return confirm
+        import pyarrow as pa
+
+        from warren.workers.faces import row_columns, row_publish
+
+        name, count = rows.destination.name, len(rows.bodies)
+        if self._client.catalog().queue(name).lasting_id != rows.destination.id:
+            raise QueueNotFound(f"queue {name!r} was deleted and declared again in the middle of a batch")
+        columns = {
+            "value": pa.array(rows.bodies, pa.binary()),
+            "message_id": pa.array([mark.message_id(n + i) for i in range(count)], pa.string()),
+        }
+        if rows.keys is not None:
+            columns["key"] = pa.array(rows.keys, pa.binary())
+        if rows.properties is not None:
+            pairs = [
+                None if each is None else [{"key": key, "value": value} for key, value in each]
+                for each in rows.properties
+            ]
+            first = next((value for each in rows.properties for _name, value in each or () if value is not None), b"")
+            kind = pa.string() if isinstance(first, str) else pa.binary()
+            columns["headers"] = pa.array(pairs, pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
+        batch = pa.RecordBatch.from_pydict(columns)
+        return row_publish.put_rows(self._client, name, row_columns.Rows(batch), "synced", self._timeout_s)
 
     def flush(self) -> dict[Destination, int]:
         """Wait for all that was submitted; returns the offset behind it, of each queue of a topic."""
         flying, self._flying = self._flying, []
         ends: dict[Destination, int] = {}
         deadline = time.monotonic() + self._timeout_s
-        for destination, confirm in flying:
-            found = confirm.result(max(0.0, deadline - time.monotonic()))
-            if destination.kind == "topic":
-                ends[destination] = found[-1].offset + 1
+        for rows, mark, n, confirm in flying:
+            if rows.destination.kind == "topic":
+                ends[rows.destination] = confirm.result(max(0.0, deadline - time.monotonic()))[-1].offset + 1
+            else:
+                self._taken(rows, mark, n, confirm, deadline)
         self._check_attached()
         return ends
+
+    def _taken(self, rows: Rows, mark: Mark, n: int, confirm: Confirm[Any], deadline: float) -> None:
+        """Wait until a queue has the rows. What it refuses while it is full is put again, with what it has."""
+        while True:
+            try:
+                return confirm.wait(max(0.0, deadline - time.monotonic()))
+            except QueueFull:
+                if time.monotonic() >= deadline:
+                    raise QueueFull(
+                        f"queue {rows.destination.name!r} was full for {self._timeout_s:g} s (its max_length or "
+                        "max_length_bytes, with overflow reject-publish): the batch is committed, and is finished when "
+                        "there is room; start its consumers, or raise the timeout"
+                    ) from None
+                time.sleep(_AGAIN_S)
+                confirm = self._put(rows, mark, n)
 
 
 def _number(record: Record, begins: str) -> int | None:
@@ -299,21 +321,17 @@ def commit(path: str | Path, sink: Sink, batch: Batch, parts: Sequence[Part], ti
     while True:
         try:
             with NodeTargets(path, timeout_s, name) as targets:
-                if batch.number is None and sink.committed(batch):
-                    sink.finish(targets)
-                    return True
                 return sink.commit(batch, parts, targets)
-        except (PeerLost, ClosedError):
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(_AGAIN_S)
         except Error as error:
+            if isinstance(error, (PeerLost, ClosedError)) and time.monotonic() < deadline:
+                time.sleep(_AGAIN_S)
+                continue
             with suppress(Error):
                 if batch.number is None and sink.committed(batch):
-                    finish = command("transactions", path, "--finish", sink.folder.name)
+                    how = command("transactions", path, "--finish", sink.folder.name)
                     error.add_note(
-                        f"the write is committed, and not all of it is there yet: do not write it again; {finish}, or "
-                        "the next write with this sinkId, finishes it"
+                        f"the write is committed, and not all of it is there yet: do not write it again; {how}, or the "
+                        "next write with this sinkId, finishes it"
                     )
             raise
 

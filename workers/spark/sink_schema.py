@@ -108,11 +108,12 @@ def _check_column(name: str, kind: DataType, fixed: str | None) -> None:
         raise UsageError(f"column {name!r} has no place in a message of a topic: leave it out")
     if isinstance(kind, NullType) and name != "value":
         return
-    if not isinstance(kind, column.types) or (name == "headers" and not _are_headers(kind)):
+    if not isinstance(kind, column.types) or (name == "headers" and not are_headers(kind)):
         raise UsageError(f"column {name!r} must be {column.wanted}, not {kind.simpleString()}")
 
 
-def _are_headers(kind: DataType) -> bool:
+def are_headers(kind: DataType) -> bool:
+    """Whether a column of this type can be headers."""
     element = kind.elementType if isinstance(kind, ArrayType) else None
     if not isinstance(element, StructType):
         return False

@@ -18,6 +18,7 @@ from warren.engine.saying import shown
 from warren.engine.transactions.parts import Destination, PartWriter
 from warren.workers.faces import transactions
 from warren.workers.faces.node import Node, client_of
+from warren.workers.spark.sink_schema import are_headers
 from warren.workers.spark.transactional_options import TransactionalOptions
 
 _TEXTS = (StringType, BinaryType)
@@ -54,7 +55,7 @@ def check_schema(schema: StructType, options: TransactionalOptions, overwrite: b
                 "to_json(struct(*)) as value)"
             )
         types, wanted = _TYPES[name]
-        if not isinstance(field.dataType, types) or (name == "headers" and not _are_headers(field.dataType)):
+        if not isinstance(field.dataType, types) or (name == "headers" and not are_headers(field.dataType)):
             raise UsageError(f"column {name!r} must be {wanted}, not {field.dataType.simpleString()}")
     if "value" not in names:
         raise UsageError("a write needs a column named value, of type binary or string")
@@ -65,18 +66,6 @@ def check_schema(schema: StructType, options: TransactionalOptions, overwrite: b
         )
     if options.topic is None and options.queue is None and {"topic", "queue"} <= names:
         raise UsageError("columns 'topic' and 'queue' say both where a row goes: leave one out")
-
-
-def _are_headers(kind: DataType) -> bool:
-    element = kind.elementType if isinstance(kind, ArrayType) else None
-    if not isinstance(element, StructType) or len(element.fields) != 2:
-        return False
-    key, value = element.fields
-    return (
-        (key.name.lower(), value.name.lower()) == ("key", "value")
-        and isinstance(key.dataType, StringType)
-        and isinstance(value.dataType, _TEXTS)
-    )
 
 
 class Stager:
@@ -136,10 +125,10 @@ class Stager:
             if frame_ended and turns:
                 self._turns[topic] += 1
         elif queue is not None:
-            if tag is not None or key is not None:
-                what = "tag" if tag is not None else "key"
-                raise UsageError(f"a message of a queue has no {what}: drop the column, or make a header of it")
-            self._writer.add(self._in_queue(queue), body, None, None, _headers(headers))
+            if tag is not None:
+                raise UsageError("a message of a queue has no tag: drop the column, or make a header of it")
+            raw = key.encode() if isinstance(key, str) else key
+            self._writer.add(self._in_queue(queue), body, raw, None, _headers(headers))
         else:
             raise UsageError("it says in no column (topic, queue) where it goes")
 
@@ -186,30 +175,28 @@ def _text(value: bytes | str | None, what: str) -> str | None:
     return value
 
 
-def _pairs(headers: list[dict[str, Any] | None]) -> Iterator[tuple[str, bytes | str]]:
-    """Names and values of headers. Raises UsageError for what a transaction cannot carry."""
-    names = set()
+def _pairs(headers: list[dict[str, Any] | None]) -> Iterator[tuple[str, bytes | str | None]]:
+    """Names and values of headers. Raises UsageError for one without a name."""
     for pair in headers:
         name, value = (None, None) if pair is None else pair.values()
-        if name is None or value is None:
-            raise UsageError(f"a header {shown(name)} has no name, or no value: filter it out of the column headers")
-        if name in names:
-            raise UsageError(
-                f"header {shown(name)} comes twice, and delivery=transactional carries a name once: give them other "
-                "names"
-            )
-        names.add(name)
+        if name is None:
+            raise UsageError("a header has no name: filter such out of the column headers")
         yield name, value
 
 
-def _properties(headers: list[dict[str, Any] | None] | None) -> dict[str, Any] | None:
+def _properties(headers: list[dict[str, Any] | None] | None) -> dict[str, str] | None:
     """Headers as properties of a message of a topic, without that of a transaction that has brought it here."""
-    if not headers:
-        return None
-    told = {name: _text(value, f"header {shown(name)}") for name, value in _pairs(headers)}
+    told: dict[str, str] = {}
+    for name, value in _pairs(headers or []):
+        text = _text(value, f"header {shown(name)}")
+        if text is None or name in told:
+            what = "has no value" if text is None else "comes twice"
+            raise UsageError(f"header {shown(name)} {what}, and a message of a topic cannot say so: leave it out")
+        told[name] = text
     told.pop(transactions.PROPERTY, None)
     return told or None
 
 
-def _headers(headers: list[dict[str, Any] | None] | None) -> dict[str, Any] | None:
-    return dict(_pairs(headers)) if headers else None
+def _headers(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | str | None]] | None:
+    """Headers of a message of a queue, which can come twice, and have no value."""
+    return None if headers is None else list(_pairs(headers))
