@@ -1,4 +1,4 @@
-"""Goal: what Spark's benchmarks share measures what it says: sides take turns, and the repeating source has all its rows."""
+"""Goal: what Spark's benchmarks share measures what it says: sides take turns, the repeating source has all rows."""
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 

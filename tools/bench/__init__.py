@@ -56,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
         "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
         "into Arrow and as objects; topic-find: look-ups by key; "
         "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it; "
-        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-queue: the same of a queue; spark-audit: "
-        "queues against the message store; spark-… are not part of all",
+        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-queue: the same of a queue; "
+        "spark-audit: queues against the message store; spark-… are not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from warren.workers.spark.pipelines.report import Facts
+    from warren.workers.spark.pipelines.facts import Facts
 
 #: name, title, what is seen
 PICTURES = (

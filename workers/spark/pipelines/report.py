@@ -10,13 +10,14 @@ over time, sizes of bodies, hot keys, what queues hold, and garbage in each file
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from warren.engine.errors import UsageError
 from warren.engine.kernel import atomic_file
 from warren.workers.spark.files.directory import Directory
 from warren.workers.spark.pipelines import audit as auditing
 from warren.workers.spark.pipelines import pictures
+from warren.workers.spark.pipelines.facts import Depth, Facts, Key, Point, Size
 from warren.workers.spark.pipelines.rows import files, is_problem
 
 if TYPE_CHECKING:
@@ -26,58 +27,6 @@ BUCKETS = 120  #: about so many points of time
 TOPICS_MAX = 6  #: that have a colour of their own; the others are one
 KEYS_MAX = 15
 OTHERS = "other topics"
-
-
-class Point(NamedTuple):
-    """A topic in one stretch of time. Latencies in milliseconds."""
-
-    topic: str
-    second: float
-    messages: int
-    bytes: int
-    p50: float
-    p99: float
-    most: float
-
-
-class Size(NamedTuple):
-    """Bodies of a topic or of a queue with 2^(power - 1) to 2^power - 1 bytes; power 0: empty ones."""
-
-    of: str
-    power: int
-    messages: int
-
-
-class Key(NamedTuple):
-    """A key of a topic."""
-
-    topic: str
-    key: str
-    messages: int
-    bytes: int
-
-
-class Depth(NamedTuple):
-    """What a queue holds."""
-
-    queue: str
-    messages: int
-    bytes: int
-    stored: int
-
-
-class Facts(NamedTuple):
-    """All that a report shows."""
-
-    path: str
-    running: bool
-    bucket_s: float
-    points: list[Point]
-    sizes: list[Size]
-    keys: list[Key]
-    queues: list[Depth]
-    audit: auditing.Audit
-    damage: list[tuple[str, str, int, int]]
 
 
 def facts(spark: SparkSession, path: str) -> Facts:
