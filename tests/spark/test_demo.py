@@ -191,6 +191,21 @@ def test_queues(received: list[tuple[int, int]], wrong: dict[str, int]) -> None:
     assert found.ok == (not wrong)
 
 
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        ([0, 1, 2, -1], {}),
+        ([0, 1, 2], {"missing": 1}),
+        ([0, 1, 2, -1, 2], {"doubled": 1}),
+        ([0, 1, 2, -1, 7], {"foreign": 1}),
+    ],
+)
+def test_topics(found: list[int], wrong: dict[str, int]) -> None:
+    checked = check.check_topic("t", EXPECTED, np.array(found, np.int64))
+    assert {name: count for name in ("missing", "foreign", "doubled") if (count := getattr(checked, name))} == wrong
+    assert checked.ok == (not wrong)
+
+
 def direct_of() -> Direct:
     return Direct(groups={("UA", 5): Group(3, 3, 2, 10.0, 5.0, 9.0), ("AA", None): Group(1, 9, 0, 0.0, None, None)})
 
@@ -247,14 +262,15 @@ def test_records_of_a_killed_consumer(tmp_path: Path) -> None:
 
 def test_lines_of_progress_say_what_is_waited_for() -> None:
     shown = io.StringIO()
-    progress = Progress(publish_total=10, receive_total=10, stream_total=10)
+    progress = Progress(publish_total=10, receive_total=10, stream_total=10, copy_total=10)
     for done, words in (
         ({}, "publishing"),
         ({"published": 10}, "waiting for the consumers"),
         ({"received": 10}, "waiting for Spark, which takes longest to start"),
         ({"spark_up": True}, "waiting for the first batch of Spark's stream"),
-        ({"streamed": 5}, "waiting for Spark's stream"),
-        ({"streamed": 10}, "comparing the results"),
+        ({"streamed": 5}, "waiting for Spark's streams"),
+        ({"streamed": 10}, "waiting for Spark's streams"),
+        ({"copied": 10}, "comparing the results"),
     ):
         for name, count in done.items():
             setattr(progress, name, count)
@@ -264,12 +280,12 @@ def test_lines_of_progress_say_what_is_waited_for() -> None:
 
 def test_chaos_kills_once_each_and_in_time() -> None:
     chaos = Chaos()
-    status: dict[str, Any] = {"processes": []}
-    progress = Progress(publish_total=100, receive_total=100, stream_total=100)
-    assert chaos.tick(progress, lambda: status, lambda _index: 0) == []
-    progress.received = 90
-    assert chaos.tick(progress, lambda: status, lambda _index: 0) == [], "there was no consumer to kill"
-    assert len(chaos.plan) == 5
+    status: dict[str, Any] = {"processes": [], "clients": []}
+    progress = Progress(publish_total=100, receive_total=100, stream_total=100, copy_total=100)
+    assert chaos.tick(progress, lambda: status, lambda _index: 0, lambda: 0) == []
+    progress.received = progress.copied = progress.streamed = 90
+    assert chaos.tick(progress, lambda: status, lambda _index: 0, lambda: 0) == [], "there was nothing to kill"
+    assert len(chaos.plan) == 8
 
 
 # ---- the whole ------------------------------------------------------------------------------------------------------
@@ -301,7 +317,10 @@ def test_the_demo_with_kills(write: Any, tmp_path: Path, seed: int) -> None:
     report = json.loads(output)
     assert report["ok"]
     assert (report["records"], report["groups"], report["problems"]) == (20_000, 50, [])
-    assert Counter(killed["what"] for killed in report["killed"]) == {"store": 2, "queue_worker": 2, "consumer": 1}
+    killed = Counter(kill["what"] for kill in report["killed"])
+    once = dict.fromkeys(("consumer", "topic_worker", "spark_worker", "driver"), 1)
+    assert killed == {"store": 2, "queue_worker": 2, **once}
+    assert [topic["received"] for topic in report["topics"]] == [20_000, 20_000]
     assert all(queue["received"] == queue["expected"] for queue in report["queues"])
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -14,14 +16,21 @@ from warren.tools.demo.consumer import BAD, REDELIVERED, ROW
 from warren.tools.demo.direct import Direct, Group
 from warren.tools.demo.stream import Row
 
+if TYPE_CHECKING:
+    from warren.workers.faces.topics import Topic
+
 #: of percentiles, and of sums of numbers that are not whole: the order of operations shows in the last digits
 TOLERANCE = 1e-9
 PROBLEMS_MAX = 20
 
 
+class _Numbered(msgspec.Struct, gc=False):
+    n: int
+
+
 @dataclass
 class QueueCheck:
-    """One queue: every message of it exactly once."""
+    """One queue, or one topic: every message of it exactly once."""
 
     name: str
     expected: int
@@ -42,12 +51,13 @@ class Check:
     """All of it."""
 
     queues: list[QueueCheck] = field(default_factory=list)
+    topics: list[QueueCheck] = field(default_factory=list)
     groups: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        return not self.problems and all(queue.ok for queue in self.queues)
+        return not self.problems and all(each.ok for each in (*self.queues, *self.topics))
 
 
 def read_records(files: dict[Path, list[str]]) -> dict[str, NDArray[np.void]]:
@@ -78,6 +88,36 @@ def check_queue(name: str, expected: NDArray[np.int64], rows: NDArray[np.void]) 
         missing=len(np.setdiff1d(expected, numbers, assume_unique=True)),
         foreign=len(np.setdiff1d(numbers, expected, assume_unique=True)) + len(rows) - len(good),
         doubled=int(np.maximum(again - marks, 0).sum()),
+    )
+
+
+def read_topic(topic: Topic) -> NDArray[np.int64]:
+    """The record numbers of all messages of a topic; -1 for a body that has none."""
+    decoder = msgspec.json.Decoder(_Numbered)
+    numbers: list[int] = []
+    for queue in range(topic.queues):
+        at, end = topic.offsets(queue)
+        while at < end:
+            batch = topic.read_arrow(queue, at, end)
+            for body in batch.column("value").to_pylist():
+                try:
+                    numbers.append(decoder.decode(body).n)
+                except msgspec.MsgspecError:
+                    numbers.append(-1)
+            at = batch.column("offset")[-1].as_py() + 1
+    return np.array(numbers, np.int64)
+
+
+def check_topic(name: str, expected: NDArray[np.int64], found: NDArray[np.int64]) -> QueueCheck:
+    """Compare what is in a topic with what has to be: a topic is not acked, so nothing may be there twice."""
+    numbers, counts = np.unique(found, return_counts=True)
+    return QueueCheck(
+        name,
+        expected=len(expected),
+        received=len(np.intersect1d(numbers, expected, assume_unique=True)),
+        missing=len(np.setdiff1d(expected, numbers, assume_unique=True)),
+        foreign=len(np.setdiff1d(numbers, expected, assume_unique=True)),
+        doubled=int((counts - 1).sum()),
     )
 
 
@@ -123,9 +163,16 @@ def read_parquet(path: Path) -> list[Row]:
     return [Row(**row) for row in pq.read_table(path.resolve()).to_pylist()]
 
 
-def compare(direct: Direct, records: dict[str, NDArray[np.void]], report: list[Row], parquet: list[Row]) -> Check:
-    """Check everything: each consumed queue, the report queue and the Parquet files."""
+def compare(
+    direct: Direct,
+    records: dict[str, NDArray[np.void]],
+    topics: dict[str, NDArray[np.int64]],
+    report: list[Row],
+    parquet: list[Row],
+) -> Check:
+    """Check everything: each consumed queue, the topics, the report queue and the Parquet files."""
     check = Check(groups=len(direct.groups))
+    check.topics = [check_topic(name, expected, topics[name]) for name, expected in direct.in_topics.items()]
     for name, rows in records.items():
         check.queues.append(check_queue(name, direct.expected[name], rows))
     check.problems += check_groups(direct, report, "queue report")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.tools.demo.inputs import AUDIT, MANIFESTS, SPARK, Input
+from warren.tools.demo.inputs import AUDIT, LATE, MANIFESTS, RECORDS, SPARK, Input
 
 GroupKey = tuple[str, int | None]
 P95 = 0.95
@@ -35,6 +35,8 @@ class Direct:
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     #: queue → sorted numbers of its messages; a manifest's number is -1 - block
     expected: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    #: the same of topics
+    in_topics: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     whole_numbers: bool = True  #: all values are: sums must be equal to the last digit
 
 
@@ -54,6 +56,7 @@ def compute(given: Input) -> Direct:
     values: dict[GroupKey, list[float]] = {}
     by_route: dict[str, list[int]] = {}
     blocks: set[int] = set()
+    late: list[int] = []
     for record in given.records():
         key = (record.key, record.hour)
         group = result.groups.get(key)
@@ -64,6 +67,8 @@ def compute(given: Input) -> Direct:
         group.n_sum += record.n
         if record.value is not None:
             values[key].append(record.value)
+            if record.value >= given.late_from:
+                late.append(record.n)
         by_route.setdefault(record.routing_key, []).append(record.n)
         blocks.add(record.block)
         result.records += 1
@@ -82,6 +87,7 @@ def compute(given: Input) -> Direct:
             numbers += manifests
         result.expected[queue] = np.sort(np.array(numbers, np.int64))
     assert len(result.expected[SPARK]) == result.records
+    result.in_topics = {RECORDS: result.expected[SPARK], LATE: np.array(late, np.int64)}
     return result
 
 

@@ -35,6 +35,9 @@ PARTS = 3
 KEY_LENGTH_MAX = 200
 EXCHANGE = "flights"
 AUDIT, MANIFESTS, SPARK, REPORT = "audit", "manifests", "spark", "report"
+#: topics: every record, and those that Spark copies from there in transactions
+RECORDS, LATE = "records", "late"
+LATE_MINUTES = 60
 ORIGINS = ("EWR", "JFK", "LGA")
 
 
@@ -89,6 +92,16 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
             return {AUDIT: "#", **parts, MANIFESTS: "manifest.#", SPARK: "flight.#"}
         parts = {f"part.{part}": f"record.{part}" for part in range(PARTS)}
         return {AUDIT: "#", **parts, MANIFESTS: "manifest.#", SPARK: "record.#"}
+
+    @property
+    def pattern(self) -> str:
+        """The routing pattern of all records."""
+        return self.bindings()[SPARK]
+
+    @property
+    def late_from(self) -> float:
+        """The lowest value that is copied into the topic `late`: of flights a delay of an hour; else every one."""
+        return LATE_MINUTES if self.is_flights else -math.inf
 
     def records(self) -> Iterator[Record]:
         """Yield the records; UsageError names the line of the file that cannot be read."""

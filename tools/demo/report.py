@@ -14,9 +14,9 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from warren.tools.demo.chaos import Progress
-from warren.tools.demo.inputs import Input
+from warren.tools.demo.inputs import LATE, Input
 from warren.tools.demo.run import Outcome
-from warren.tools.demo.stream import Row
+from warren.tools.demo.stream import Batch, Row
 
 PLAIN_EVERY_S = 5.0
 ROWS_SHOWN = 12
@@ -45,8 +45,9 @@ class Bar:
     def progress(self, progress: Progress) -> None:
         """Move the bars."""
         now = time.monotonic()
-        for name in ("publish", "receive", "stream"):
-            done = getattr(progress, {"publish": "published", "receive": "received", "stream": "streamed"}[name])
+        names = {"publish": "published", "receive": "received", "stream": "streamed", "copy": "copied"}
+        for name, counter in names.items():
+            done = getattr(progress, counter)
             total = getattr(progress, f"{name}_total")
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=total, rate="")
@@ -73,7 +74,9 @@ def _waits_for(progress: Progress) -> str:
         return "; waiting for Spark, which takes longest to start"
     if not progress.streamed:
         return "; waiting for the first batch of Spark's stream"
-    return "; waiting for Spark's stream" if progress.streamed < progress.stream_total else "; comparing the results"
+    if progress.streamed < progress.stream_total or progress.copied < progress.copy_total:
+        return "; waiting for Spark's streams"
+    return "; comparing the results"
 
 
 class Plain:
@@ -96,7 +99,8 @@ class Plain:
         self.stage(
             f"published {progress.published:,} of {progress.publish_total:,}, "
             f"received {progress.received:,} of {progress.receive_total:,}, "
-            f"streamed {progress.streamed:,} of {progress.stream_total:,}{_waits_for(progress)}"
+            f"streamed {progress.streamed:,} of {progress.stream_total:,}, "
+            f"copied {progress.copied:,} of {progress.copy_total:,}{_waits_for(progress)}"
         )
 
     @contextmanager
@@ -134,9 +138,9 @@ def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 1) if seconds > 0 else 0.0
 
 
-def _warm(outcome: Outcome) -> tuple[int, float]:
-    """Messages and seconds of the stream's batches behind the first, in which Spark loads and compiles."""
-    later = outcome.batches[1:]
+def _warm(batches: list[Batch]) -> tuple[int, float]:
+    """Messages and seconds of a stream's batches behind the first, in which Spark loads and compiles."""
+    later = batches[1:]
     return sum(rows for rows, _ms in later), sum(ms for _rows, ms in later) / 1000
 
 
@@ -152,13 +156,9 @@ def elided(outcome: Outcome) -> dict[str, int]:
     }
 
 
-def _streamed_text(outcome: Outcome) -> str:
-    messages, seconds = _warm(outcome)
-    text = (
-        f"{outcome.streamed:,} in {len(outcome.batches)} micro-batches: Spark's start took "
-        f"{outcome.spark_start_seconds:.1f} s, the first batch {outcome.batches[0][1] / 1000:.1f} s (it loads and "
-        "compiles)"
-    )
+def _batches_text(batches: list[Batch]) -> str:
+    messages, seconds = _warm(batches)
+    text = f"the first took {batches[0][1] / 1000:.1f} s (Spark loads and compiles)"
     return text + (f", the others {seconds:.1f} s: {_rate(messages, seconds):,.0f}/s" if messages else "")
 
 
@@ -183,6 +183,7 @@ def as_json(outcome: Outcome, given: Input) -> dict[str, Any]:
         "groups": check.groups,
         "problems": check.problems[:PROBLEMS_SHOWN],
         "queues": [dataclasses.asdict(queue) for queue in check.queues],
+        "topics": [dataclasses.asdict(topic) for topic in check.topics],
         "publish": {
             "messages": outcome.published,
             "bytes": outcome.published_bytes,
@@ -201,14 +202,20 @@ def as_json(outcome: Outcome, given: Input) -> dict[str, Any]:
             "messages": outcome.streamed,
             "start_seconds": round(outcome.spark_start_seconds, 3),
             "batches": [{"messages": rows, "ms": ms} for rows, ms in outcome.batches],
-            "messages_per_s_warm": _rate(*_warm(outcome)),
+            "messages_per_s_warm": _rate(*_warm(outcome.batches)),
             "restarts": outcome.restarts,
             "clients": outcome.spark_clients,
+        },
+        "copy": {
+            "messages": outcome.copied,
+            "batches": [{"messages": rows, "ms": ms} for rows, ms in outcome.copy_batches],
+            "messages_per_s_warm": _rate(*_warm(outcome.copy_batches)),
         },
         "elided": elided(outcome),
         "killed": [dataclasses.asdict(killed) for killed in outcome.killed],
         "seconds": round(outcome.seconds, 3),
         "kept": str(outcome.kept) if outcome.kept else None,
+        "report": str(outcome.page) if outcome.page else None,
     }
 
 
@@ -222,12 +229,14 @@ def show(console: Console, outcome: Outcome, given: Input) -> None:
     if left > 0:
         console.print(f"  and {left} more", style="red")
     console.print(_figures(outcome))
+    if outcome.page is not None:
+        console.print(f"As a picture: {outcome.page}", markup=False)
     if outcome.kept:
         console.print(f"Kept: node and results in {outcome.kept}", markup=False)
     if outcome.check.ok:
         console.print(
             f"[bold green]The check passed[/]: all {outcome.check.groups} groups are equal to the direct "
-            "computation over the same file, and every message came exactly once into every queue."
+            "computation over the same file, and every message came exactly once into every queue and topic."
         )
     else:
         console.print("[bold red]The check FAILED.[/]")
@@ -260,7 +269,7 @@ def _result(rows: list[Row], given: Input) -> Table:
 
 
 def _queues(outcome: Outcome) -> Table:
-    table = Table(title="Every message exactly once per queue", title_justify="left")
+    table = Table(title="Every message exactly once per queue and topic", title_justify="left")
     table.add_column("queue")
     for head in ("published", "received", "missing", "doubled", "marked redelivered"):
         table.add_column(head, justify="right")
@@ -274,6 +283,10 @@ def _queues(outcome: Outcome) -> Table:
     missing, doubled = max(records - counted, 0), max(counted - records, 0)
     good = "[green]ok[/]" if counted == records else "[red]WRONG[/]"
     table.add_row("spark", *(f"{count:,}" for count in (records, counted, missing, doubled, marked)), good)
+    for topic in outcome.check.topics:
+        counts = (topic.expected, topic.received, topic.missing, topic.doubled + topic.foreign)
+        good = "[green]ok[/]" if topic.ok else "[red]WRONG[/]"
+        table.add_row(f"topic {topic.name}", *(f"{count:,}" for count in counts), "–", good)
     return table
 
 
@@ -281,31 +294,44 @@ def _figures(outcome: Outcome) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column()
-    publish, receive = (
-        _rate(outcome.published, outcome.publish_seconds),
-        _rate(outcome.received, outcome.receive_seconds),
-    )
+    for name, text in figures(outcome):
+        table.add_row(name, text)
+    return table
+
+
+def figures(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """What was measured, and what of: (name, text)."""
     megabytes = outcome.published_bytes / 1e6
-    table.add_row(
-        "published",
+    published = (
         f"{outcome.published:,} messages, {megabytes:,.0f} MB, synced, in {outcome.publish_seconds:.1f} s: "
-        f"{publish:,.0f}/s, of which Warren took {outcome.in_calls_seconds:.1f} s "
-        f"({_rate(outcome.published, outcome.in_calls_seconds):,.0f}/s); the rest is reading the file and making JSON",
+        f"{_rate(outcome.published, outcome.publish_seconds):,.0f}/s, of which Warren took "
+        f"{outcome.in_calls_seconds:.1f} s ({_rate(outcome.published, outcome.in_calls_seconds):,.0f}/s); the rest is "
+        "reading the file and making JSON"
     )
-    table.add_row(
-        "received, acked",
-        f"{outcome.received:,} in {outcome.receive_seconds:.1f} s: {receive:,.0f}/s, as fast as they were published",
+    yield "published", published
+    received = (
+        f"{outcome.received:,} in {outcome.receive_seconds:.1f} s: "
+        f"{_rate(outcome.received, outcome.receive_seconds):,.0f}/s, as fast as they were published"
     )
+    yield "received, acked", received
     latencies = ", ".join(f"{name} {value:,.1f} ms" for name, value in outcome.latencies_ms.items())
-    table.add_row("publish → receive", f"{latencies} (under full load: the time in the queue)")
-    table.add_row("streamed", _streamed_text(outcome))
+    yield "publish → receive", f"{latencies} (under full load: the time in the queue)"
+    yield "Spark's start", f"{outcome.spark_start_seconds:.1f} s, while everything else went on"
+    yield (
+        "queue → groups",
+        f"{outcome.streamed:,} in {len(outcome.batches)} micro-batches; {_batches_text(outcome.batches)}",
+    )
+    copied = (
+        f"{outcome.copied:,} read in {len(outcome.copy_batches)} micro-batches, "
+        f"{len(outcome.direct.in_topics[LATE]):,} written in transactions; {_batches_text(outcome.copy_batches)}"
+    )
+    yield "topic → topic", copied
     executors = [name for name in outcome.spark_clients if "-executor-" in name]
-    table.add_row("Spark's clients", f"{len(executors)} executor workers attached, such as {', '.join(executors[:2])}")
-    table.add_row("work saved", _elided_text(outcome))
+    yield "Spark's clients", f"{len(executors)} executor workers attached, such as {', '.join(executors[:2])}"
+    yield "work saved", _elided_text(outcome)
     if outcome.killed:
         kills = ", ".join(f"{killed.what} {killed.index} ({killed.when})" for killed in outcome.killed)
-        table.add_row("killed on the way", kills)
+        yield "killed on the way", kills
     if outcome.restarts:
-        table.add_row("stream restarts", f"{len(outcome.restarts)} from the checkpoint")
-    table.add_row("in all", f"{outcome.seconds:.1f} s")
-    return table
+        yield "stream restarts", f"{len(outcome.restarts)} from the checkpoint"
+    yield "in all", f"{outcome.seconds:.1f} s"

@@ -7,6 +7,7 @@ input closes), and so does the node, some seconds after its last client (idle_ex
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import threading
@@ -15,26 +16,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error, TimedOut, UsageError
 from warren.engine.saying import command
 from warren.tools.demo import check as checking
-from warren.tools.demo import consumer, producer, stream
+from warren.tools.demo import consumer, picture, producer, stream
 from warren.tools.demo.chaos import Chaos, Killed, Progress
 from warren.tools.demo.direct import Direct, compute
-from warren.tools.demo.inputs import AUDIT, EXCHANGE, MANIFESTS, REPORT, SPARK, Input
+from warren.tools.demo.inputs import AUDIT, EXCHANGE, LATE, MANIFESTS, RECORDS, REPORT, SPARK, Input
 from warren.tools.demo.processes import Child, Children, uninterrupted
 from warren.workers.faces.node import Node, attach
 from warren.workers.process.control import ControlClient
 from warren.workers.process.launch import launch
+from warren.workers.spark.pipelines.pictures import check_matplotlib
 from warren.workers.spark.session import check_spark
 
 PRODUCERS = 2
+TOPIC_QUEUES = 4
 IDLE_EXIT_S = 20.0
 STATUS_EVERY_S = 0.25
 LISTEN_S = 0.05
@@ -52,6 +56,7 @@ class Wishes:
     chaos: bool = False
     cluster: bool = False
     keep: bool = False
+    report: Path | None = None  #: folder for a page with a picture
 
 
 class Watcher(Protocol):
@@ -62,6 +67,16 @@ class Watcher(Protocol):
 
     def progress(self, progress: Progress) -> None:
         """Numbers have changed."""
+
+
+class Sample(NamedTuple):
+    """How far the job was."""
+
+    second: float
+    published: int
+    received: int
+    streamed: int
+    copied: int
 
 
 @dataclass
@@ -80,19 +95,27 @@ class Outcome:
     receive_seconds: float
     streamed: int
     spark_start_seconds: float
-    batches: list[stream.Batch]  #: those that had rows
+    batches: list[stream.Batch]  #: of the stream that groups: those that had rows
+    copied: int  #: records of the topic that the other stream has read
+    copy_batches: list[stream.Batch]
     seconds: float
     spark_clients: list[str]
     killed: list[Killed]
     status: dict[str, Any]
     kept: Path | None
     segment_files: int
+    samples: list[Sample]
+    totals: Sample  #: all there was to do
+    latencies: NDArray[np.float64]  #: of every delivery, in milliseconds
     restarts: list[str] = field(default_factory=list)
+    page: Path | None = None  #: the report
 
 
 def run(wishes: Wishes, watcher: Watcher) -> Outcome:
     """Run the job. Raises Error when it cannot be done; whether its result is right is in the outcome."""
     check_spark()
+    if wishes.report is not None:
+        check_matplotlib()
     with _workplace(wishes) as (base, kept):
         node_directory, work = base / "node", base / "work"
         shutil.rmtree(work, ignore_errors=True)
@@ -103,7 +126,10 @@ def run(wishes: Wishes, watcher: Watcher) -> Outcome:
             with uninterrupted():
                 launch(node_directory, idle_exit=IDLE_EXIT_S)
             with attach(node_directory, timeout=60, name="demo") as node:
-                return _Job(wishes, watcher, node, node_directory, work, kept).run()
+                outcome = _Job(wishes, watcher, node, node_directory, work, kept).run()
+            if wishes.report is not None:
+                outcome.page = picture.write(outcome, wishes.input, wishes.report.absolute())
+            return outcome
         finally:
             if not ran_before:
                 _stop_node(node_directory)
@@ -159,6 +185,7 @@ class _Job:
         self.spark_clients: set[str] = set()
         self.segment_files = 0
         self.restarts: list[str] = []
+        self.samples: list[Sample] = []
         self.consumers: list[Child] = []
         self.incarnations: list[int] = []
         self.record_files: dict[Path, list[str]] = {}
@@ -166,6 +193,9 @@ class _Job:
         parts = [name for name in self.queues if name not in (AUDIT, MANIFESTS, SPARK)]
         #: two processes share `audit`; the other queues have one consumer each
         self.shares = [[AUDIT, MANIFESTS], [AUDIT, *parts]]
+        self.drivers = 0
+        #: batches that drivers had told of which were killed
+        self.batches_before: dict[str, list[stream.Batch]] = {"groups": [], "late": []}
         self.started = time.monotonic()
         self.seconds: dict[str, float] = {}
 
@@ -205,13 +235,25 @@ class _Job:
                     f"queue {queue!r} of {self.directory} is not empty: an earlier demo was cut off there; "
                     "use another --dir"
                 )
+        self.topics = {name: self.node.topic(name, queues=TOPIC_QUEUES) for name in (RECORDS, LATE)}
+        for topic in self.topics.values():
+            if any(topic.offsets(queue)[1] for queue in range(topic.queues)):
+                raise UsageError(
+                    f"topic {topic.name!r} of {self.directory} is not empty: a demo was there before; use another --dir"
+                )
         self.node.declare_exchange(EXCHANGE, "topic")
         for queue, pattern in self.queues.items():
             self.node.bind(queue, EXCHANGE, pattern)
+        # What each record is about becomes its key, so that a queue of the topic has all of one kind in order.
+        self.node.bind_topic(RECORDS, EXCHANGE, self.wishes.input.pattern, key="routing_key", tag=None)
 
     def _start_stream(self, children: Children) -> Child:
-        task = stream.Task(self.directory, str(self.work), self.wishes.cluster)
-        return children.start("stream", "stream", task)
+        late_from = self.wishes.input.late_from
+        lowest = late_from if math.isfinite(late_from) else None
+        task = stream.Task(self.directory, str(self.work), self.wishes.cluster, lowest)
+        child = children.start(f"stream-{self.drivers}", "stream", task)
+        self.drivers += 1
+        return child
 
     def _start_producer(self, children: Children, part: int) -> Child:
         task = producer.Task(self.directory, self.wishes.input, part, PRODUCERS)
@@ -228,7 +270,7 @@ class _Job:
     def _set_totals(self, direct: Direct) -> None:
         self.progress.publish_total = direct.records + direct.blocks
         self.progress.receive_total = sum(len(found) for name, found in direct.expected.items() if name != SPARK)
-        self.progress.stream_total = direct.records
+        self.progress.stream_total = self.progress.copy_total = direct.records
         self.watcher.stage(
             f"{direct.records:,} records in {direct.blocks:,} blocks, {len(direct.groups):,} groups; "
             f"{PRODUCERS} producers, {len(self.shares)} consumers"
@@ -263,6 +305,7 @@ class _Job:
             now = time.monotonic()
             if now >= next_status:
                 next_status = now + STATUS_EVERY_S
+                self.samples.append(self._sample())
                 status = self._status()
                 self._note_clients(status)
                 if not (finished and self._drained(status)):
@@ -283,9 +326,10 @@ class _Job:
 
     def _stage_of_stream(self, fields: dict[str, Any]) -> None:
         if fields["stage"] == "session":
-            self.seconds["session"] = time.monotonic() - self.started
+            if self.drivers == 1:
+                self.seconds["session"] = time.monotonic() - self.started
             self.progress.spark_up = True
-            self.watcher.stage(f"Spark {fields['version']} is up after {self.seconds['session']:.0f} s")
+            self.watcher.stage(f"Spark {fields['version']} is up after {time.monotonic() - self.started:.0f} s")
         else:
             self.restarts.append(fields["reason"])
             self.watcher.stage(f"the stream goes on from its checkpoint after: {fields['reason']}")
@@ -297,25 +341,47 @@ class _Job:
         progress.received = (
             sum(path.stat().st_size for path in self.record_files if path.exists()) // consumer.ROW.itemsize
         )
-        progress.streamed = self.stream.heard.get("streamed", 0)
-        progress.batches = len(self.stream.heard.get("batches", ()))
+        groups, late = self._batches("groups"), self._batches("late")
+        progress.streamed, progress.batches = sum(rows for rows, _ms in groups), len(groups)
+        progress.copied, progress.copy_batches = sum(rows for rows, _ms in late), len(late)
+
+    def _sample(self) -> Sample:
+        progress = self.progress
+        second = time.monotonic() - self.started
+        return Sample(second, progress.published, progress.received, progress.streamed, progress.copied)
+
+    def _batches(self, name: str) -> list[stream.Batch]:
+        """Micro-batches of a stream that had rows, of all drivers."""
+        told = self.stream.heard.get("batches", {}).get(name, ())
+        return [*self.batches_before[name], *((rows, ms) for rows, ms in told)]
 
     def _do_chaos(self) -> None:
         assert self.chaos is not None
-        for killed in self.chaos.tick(self.progress, self._status, self._consumer_pid):
+        for killed in self.chaos.tick(self.progress, self._status, self._consumer_pid, self._driver_pid):
+            killed.second = time.monotonic() - self.started
             self.watcher.stage(f"SIGKILL to {killed.what} {killed.index} (pid {killed.pid}): {killed.when}")
+
+    def _driver_pid(self) -> int:
+        return self.stream.process.pid if self.stream.exit_code is None and not self.stream.is_done else 0
 
     def _consumer_pid(self, index: int) -> int:
         child = self.consumers[index]
         return child.process.pid if child.exit_code is None else 0
 
     def _ended_badly(self, children: Children, child: Child) -> None:
-        """A child ended before it was done: the killed consumer is started again, anything else ends the job."""
+        """A child ended before it was done: what was killed is started again, anything else ends the job."""
         if child in self.consumers and self.chaos is not None and child.exit_code == -9:
             index = self.consumers.index(child)
             self.incarnations[index] += 1
             self.consumers[index] = self._start_consumer(children, index)
             self.watcher.stage(f"consumer {index} is started again; what it had not acked comes again, marked")
+            return
+        if child is self.stream and self.chaos is not None and child.exit_code == -9:
+            self.batches_before = {name: self._batches(name) for name in self.batches_before}
+            self.stream = self._start_stream(children)
+            if all(producer.is_done for producer in self.producers):
+                self.stream.order("finished")
+            self.watcher.stage("Spark's driver is started again; its streams go on from their checkpoints")
             return
         raise child.failure()
 
@@ -350,7 +416,8 @@ class _Job:
     def _outcome(self, direct: Direct, rows: list[stream.Row], status: dict[str, Any]) -> Outcome:
         records = checking.read_records(self.record_files)
         parquet = checking.read_parquet(stream.results_path(str(self.work)))
-        check = checking.compare(direct, records, rows, parquet)
+        topics = {name: checking.read_topic(topic) for name, topic in self.topics.items()}
+        check = checking.compare(direct, records, topics, rows, parquet)
         if not any("-executor-" in name for name in self.spark_clients):
             check.problems.append("no Spark executor was seen among the node's clients")
         taken = np.concatenate([found["latency_ns"] for found in records.values()]) / 1e6
@@ -367,12 +434,23 @@ class _Job:
             receive_seconds=self.seconds["receive"],
             streamed=self.progress.streamed,
             spark_start_seconds=self.seconds["session"],
-            batches=[(rows, ms) for rows, ms in self.stream.heard["batches"]],
+            batches=self._batches("groups"),
+            copied=self.progress.copied,
+            copy_batches=self._batches("late"),
             seconds=time.monotonic() - self.started,
             spark_clients=sorted(self.spark_clients),
             killed=self.chaos.done if self.chaos else [],
             status=status,
             kept=self.kept,
             segment_files=self.segment_files,
+            samples=[*self.samples, self._sample()],
+            totals=Sample(
+                0.0,
+                self.progress.publish_total,
+                self.progress.receive_total,
+                self.progress.stream_total,
+                self.progress.copy_total,
+            ),
+            latencies=taken,
             restarts=self.restarts,
         )

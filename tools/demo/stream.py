@@ -1,9 +1,13 @@
-"""The demo's Spark stream: the queue `spark`, grouped, to Parquet, and its rows into the queue `report`.
+"""The demo's Spark streams, in one driver.
 
-The stream reads by `format("warren")` and keeps the groups in Spark's state, so that each claim counts once whatever
-is killed: a micro-batch is a range of claims, and a replay reads the same range. It runs with Trigger.AvailableNow
-again and again; a run that began after the producers had ended, and found nothing, is the last. A query that fails (a
-server is gone for longer than a task's tries) is started again from its checkpoint.
+The first reads the queue `spark`, groups, and writes Parquet; its rows go into the queue `report` at the end. It keeps
+the groups in Spark's state, so that each claim counts once whatever is killed: a micro-batch is a range of claims, and
+a replay reads the same range. The second reads the topic `records` and writes some of them into the topic `late`, in
+transactions: each exactly once.
+
+They run with Trigger.AvailableNow again and again; a run that began after the producers had ended, and found nothing,
+is the last. A query that fails (a server is gone for longer than a task's tries) is started again from its checkpoint,
+and so is a driver that was killed.
 
 Run as `python -m warren.tools.demo.stream '{…}'`. Reads the order `finished` (the producers have ended).
 """
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from warren.engine.errors import Error, StoreError
-from warren.tools.demo.inputs import REPORT, SPARK
+from warren.tools.demo.inputs import LATE, RECORDS, REPORT, SPARK
 from warren.tools.demo.talk import Talk, child
 from warren.workers.spark.session import LOCAL, session
 
@@ -40,6 +44,7 @@ class Task(msgspec.Struct, frozen=True):
     directory: str
     work: str  #: for the checkpoint, the results and Spark's scratch files
     cluster: bool
+    late_from: float | None  #: the lowest value that is copied into the topic `late`; None: every one
     messages_per_batch: int = 60_000
 
 
@@ -104,10 +109,8 @@ def _groups(spark: SparkSession, task: Task) -> DataFrame:
     )
 
 
-def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
-    """Run until nothing is left; return the number of messages that went through, replays counted again."""
+def _start_groups(spark: SparkSession, task: Task) -> StreamingQuery:
     target = results_path(task.work)
-    groups = _groups(spark, task)
 
     def save(frame: DataFrame, batch: int) -> None:
         """Write all groups as of this batch, then put them in place of the former ones, in one step."""
@@ -118,58 +121,98 @@ def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
         link.symlink_to(fresh.name)
         os.replace(link, target)
 
-    batches: list[Batch] = []
+    return (
+        _groups(spark, task)
+        .writeStream.outputMode("complete")
+        .option("checkpointLocation", str(Path(task.work, "checkpoint")))
+        .foreachBatch(save)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def _start_late(spark: SparkSession, task: Task) -> StreamingQuery:
+    from pyspark.sql import functions as f
+
+    records = (
+        spark.readStream.format("warren")
+        .option("path", task.directory)
+        .option("subscribe", RECORDS)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(task.messages_per_batch))
+        .load()
+    )
+    parsed = records.select(f.from_json(records.value.cast("string"), MESSAGE_SCHEMA).alias("m")).select("m.*")
+    late = parsed.where(parsed.value.isNotNull() if task.late_from is None else parsed.value >= task.late_from)
+    return (
+        late.select(late.key, f.to_json(f.struct("*")).alias("value"))
+        .writeStream.format("warren")
+        .option("path", task.directory)
+        .option("topic", LATE)
+        .option("delivery", "transactional")
+        .option("sinkId", "demo")
+        .option("checkpointLocation", str(Path(task.work, "checkpoint-late")))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+#: what is said of each stream, by what starts it
+_STREAMS = {"groups": _start_groups, "late": _start_late}
+
+
+def _stream(spark: SparkSession, task: Task, talk: Talk) -> int:
+    """Run until nothing is left; return the number of messages that went through, replays counted again."""
+    batches: dict[str, list[Batch]] = {name: [] for name in _STREAMS}
     failures = 0
     while True:
         talk.listen()
         if talk.ended:
-            raise Error("the demo ended before the stream did")
+            raise Error("the demo ended before the streams did")
         last = "finished" in talk.orders
-        query = (
-            groups.writeStream.outputMode("complete")
-            .option("checkpointLocation", str(Path(task.work, "checkpoint")))
-            .foreachBatch(save)
-            .trigger(availableNow=True)
-            .start()
-        )
-        came = _follow(query, batches, talk)
-        batches += came
-        problem = query.exception()
-        if problem is None:
-            if not came:
+        queries = {name: start(spark, task) for name, start in _STREAMS.items()}
+        came = _follow(queries, batches, talk)
+        for name, found in came.items():
+            batches[name] += found
+        problems = [problem for query in queries.values() if (problem := query.exception()) is not None]
+        if not problems:
+            if not any(came.values()):
                 if last:
-                    return sum(rows for rows, _ms in batches)
+                    return sum(rows for found in batches.values() for rows, _ms in found)
                 talk.listen(POLL_S)
             continue
         failures += 1
-        talk.say(stage="restart", reason=_last_line(str(problem)))
+        talk.say(stage="restart", reason=_last_line(str(problems[0])))
         if failures > RESTARTS_MAX:
-            raise StoreError(f"the stream failed {failures} times, at last with: {problem}")
+            raise StoreError(f"the streams failed {failures} times, at last with: {problems[0]}")
 
 
-def _follow(query: StreamingQuery, batches_before: list[Batch], talk: Talk) -> list[Batch]:
-    """Tell the parent about a query's batches until it ends; return those that had rows."""
-    batches: dict[int, tuple[int, int]] = {}
-    ended = False
-    while not ended:
-        try:
-            ended = bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]  # its stub knows whole seconds only
-        except Exception as problem:  # noqa: BLE001 - whatever ended the query is in query.exception()
-            ended = True
-            print(problem, file=sys.stderr)
-        found = {
-            progress.batchId: (progress.numInputRows, progress.durationMs.get("triggerExecution", 0))
-            for progress in query.recentProgress
-            if progress.numInputRows
-        }
-        if found != batches:
-            batches = found
-            told = [*batches_before, *batches.values()]
-            talk.say(streamed=sum(rows for rows, _ms in told), batches=told)
+def _follow(queries: dict[str, StreamingQuery], before: dict[str, list[Batch]], talk: Talk) -> dict[str, list[Batch]]:
+    """Tell the parent about the queries' batches until all have ended; return those that had rows."""
+    batches: dict[str, dict[int, Batch]] = {name: {} for name in queries}
+    running = dict(queries)
+    while running:
+        for name, query in list(running.items()):
+            try:
+                ended = bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]  # its stub knows whole seconds
+            except Exception as problem:  # noqa: BLE001 - whatever ended the query is in query.exception()
+                ended = True
+                print(problem, file=sys.stderr)
+            found = {
+                progress.batchId: (progress.numInputRows, progress.durationMs.get("triggerExecution", 0))
+                for progress in query.recentProgress
+                if progress.numInputRows
+            }
+            if found != batches[name]:
+                batches[name] = found
+                talk.say(batches={of: [*before[of], *each.values()] for of, each in batches.items()})
+            if ended:
+                del running[name]
         talk.listen()
         if talk.ended:
-            query.stop()
-    return list(batches.values())
+            for query in running.values():
+                query.stop()
+    return {name: list(found.values()) for name, found in batches.items()}
 
 
 def _last_line(text: str) -> str:

@@ -31,9 +31,12 @@ PLAIN_WIDTH = 120
     help="Directory for node and results, kept afterwards; default: a temporary one.",
 )
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Only the first N records.")
-@click.option("--chaos", is_flag=True, help="SIGKILL the store server, queue workers and a consumer along the way.")
+@click.option("--chaos", is_flag=True, help="SIGKILL servers, a consumer, and Spark's workers and driver on the way.")
 @click.option("--cluster", is_flag=True, help="Spark as a local cluster: two executor JVMs.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
+@click.option(
+    "--report", "page", metavar="DIR", help="Write the result as a picture, and a page with it, into this directory."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def demo(
     path: str | None,
@@ -44,14 +47,16 @@ def demo(
     chaos: bool,
     cluster: bool,
     keep: bool,
+    page: str | None,
     as_json: bool,
 ) -> int:
     """Publish 336,776 real flights, consume them, stream them through Spark, and check the result.
 
     Two producers publish the flights that left New York in 2013 to an exchange; two consumers receive and ack them;
     a Spark stream computes departures, cancellations, mean and 95th-percentile delay per carrier and hour, writes
-    Parquet, and publishes its rows, which are printed. The exit code is 0 only if everything equals a direct
-    computation over the same file.
+    Parquet, and publishes its rows, which are printed. The exchange leads into a topic, too; a second stream copies
+    the flights that left an hour late or more into another topic, in transactions. The exit code is 0 only if
+    everything equals a direct computation over the same file.
     """
     from warren.tools.demo import report
     from warren.tools.demo.inputs import find_input
@@ -62,7 +67,8 @@ def demo(
     watcher = report.watcher(shown_on, as_json)
     place = Path(directory).absolute() if directory else None
     with output.terminated_as_interrupted(), watcher.shown():
-        outcome = run(Wishes(given, place, chaos=chaos, cluster=cluster, keep=keep), watcher)
+        wishes = Wishes(given, place, chaos=chaos, cluster=cluster, keep=keep, report=Path(page) if page else None)
+        outcome = run(wishes, watcher)
     if as_json:
         output.print_json(report.as_json(outcome, given))
     else:
