@@ -533,6 +533,8 @@ def test_checkpoints_of_others_are_refused(topic: warren.Topic, client: warren.N
     other = client.topic(f"{topic.name}-other", queues=2)
     with pytest.raises(UsageError, match="which the query does not read"):
         stream(topic, subscribe=other.name).latestOffset(offset, ReadAllAvailable())
+    with pytest.raises(TopicNotFound, match="there is no topic 'nowhere'"):
+        stream(topic, subscribe=f"{topic.name},nowhere").latestOffset(offset, ReadAllAvailable())
     newer = {topic.name: {**offset[topic.name], "0": 99}}
     with pytest.raises(StoreError, match="older than the checkpoint"):
         stream(topic).latestOffset(newer, ReadAllAvailable())

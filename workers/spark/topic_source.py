@@ -267,6 +267,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in sorted(set(position.topics) - set(found)):
             topics.check_selected(name)
             topics.replaced(name, position.topics[name].incarnation, None)
+        if self.options.fail_on_data_loss:
+            topics.all_found()  # one that the query did not read before may be missing, too
         fresh: dict[Place, int] = {}
         ranges: dict[Place, Range] = {}
         for name, topic in found.items():
