@@ -623,9 +623,17 @@ def test_a_node_that_was_stopped_and_started_has_the_same_ranges(tmp_path: Path)
             end = [reader.latestOffset(start, ReadMaxRows(60)) for _written_down in range(2)][1]
             parts = reader.partitions(start, end)
             before = values(read(reader, parts))
+            rows = stream(client.topic("kept"), batchRows="4").read(parts[0])
+            first = next(rows).to_pylist()
         running.stop()
-        running.start()
-        assert values(read(reader, parts)) == before  # the same client of this process, which attaches anew
+        starting = threading.Thread(target=running.start)
+        starting.start()
+        try:  # which is in the middle of it, and waits
+            rest = [row for found in rows for row in found.to_pylist()]
+        finally:
+            starting.join()
+        assert values([*first, *rest]) == values(read(reader, parts[:1]))
+        assert values(read(reader, parts)) == before
         close_clients()
         with warren.attach(running.directory) as client:
             again = stream(client.topic("kept"))

@@ -24,6 +24,7 @@ Crash points of a stream (driver killed)
   a later batch logged, not committed: replayed, the same ranges
   batch committed, offsets of `groupId` not published: published by the first `latestOffset` of the next run
 Task or executor killed: Spark repeats the task, which reads its range from the begin.
+Node stopped and started: who plans and who reads waits for it, for `timeout` seconds, and goes on; the hold is gone.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -52,7 +54,7 @@ from pyspark.sql.types import StructType
 from warren.engine.errors import DataLoss, PeerLost, StoreError, TimedOut, TopicNotFound, UsageError
 from warren.workers.faces import topic_groups
 from warren.workers.faces.topic_reading import ReadStatus, Scan
-from warren.workers.spark.client import APPLICATION_VARIABLE
+from warren.workers.spark.client import APPLICATION_VARIABLE, outlasting
 from warren.workers.spark.topic_offsets import (
     Place,
     Range,
@@ -72,6 +74,8 @@ if TYPE_CHECKING:
     from warren.workers.faces.topic_reading import TopicReading
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: how long the planner of a batch keeps its ranges from retention, if Spark does not end it before
 HOLD_S = 600.0
@@ -187,11 +191,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint starts. Spark asks again for the first batch: the same."""
         if self._initial is None:
             assert self.options.start is not None
-            topics = Topics(self.options, "planner")
-            found = topics.all_found()
-            self._initial = _offsets(topics, found, topics.resolved(self.options.start, found, end=False))
+            self._initial = self._outlasting(self._start)
             self._written_down = self.options.start.fixed
         return self._initial.to_json()
+
+    def _start(self) -> TopicOffsets:
+        assert self.options.start is not None
+        topics = Topics(self.options, "planner")
+        found = topics.all_found()
+        return _offsets(topics, found, topics.resolved(self.options.start, found, end=False))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch, as the options say; `latestOffset` knows the others of them, too."""
@@ -206,18 +214,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run: what is there now."""
-        self._target = self._ends(Topics(self.options, "planner"))
+        self._target = self._outlasting(self._ends)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch. All below `start` is committed: it is not held any more, and is what
         the group has.
         """
         position = TopicOffsets.from_json(start)
-        topics = Topics(self.options, "planner")
-        self._held.release()
         first, self._written_down = not self._written_down and position == self._initial, True
         if first:
             return position.to_json()
+        return self._outlasting(lambda: self._latest(position, limit)).to_json()
+
+    def _latest(self, position: TopicOffsets, limit: ReadLimit) -> TopicOffsets:
+        topics = Topics(self.options, "planner")
+        self._held.release()
         found = topics.found()
         self._publish(topics, found, position)
         fresh, ranges = self._backlog(topics, found, position)
@@ -225,16 +236,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         told = _offsets(topics, found, fresh | {place: end for place, (_start, end) in limited.items()})
         if told != position:
             self._batch_at = time.monotonic()
-        return told.to_json()
+        return told
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset that a reader without a limit would reach now; Spark shows it as the stream's lag."""
-        return self._ends(Topics(self.options, "planner")).to_json()
+        return self._outlasting(self._ends).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the ranges of a micro-batch into parts for the executors."""
         first, last = TopicOffsets.from_json(start), TopicOffsets.from_json(end)
         self._written_down = True
+        return self._outlasting(lambda: self._planned(first, last))
+
+    def _planned(self, first: TopicOffsets, last: TopicOffsets) -> list[InputPartition]:
         topics = Topics(self.options, "planner")
         self._held.release()
         ranges: dict[Place, Range] = {}
@@ -317,7 +331,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         readings = {name: topics.reading(topic) for name, topic in found.items()}
         return share_bytes(limited, size, lambda place, at, end, most: readings[place[0]].span(place[1], at, end, most))
 
-    def _ends(self, topics: Topics) -> TopicOffsets:
+    def _outlasting(self, call: Callable[[], T]) -> T:
+        """What `call` gives, also when the node is stopped meanwhile and runs again."""
+        return outlasting(self.options.path, self.options.timeout_s, call, "planner")
+
+    def _ends(self) -> TopicOffsets:
+        topics = Topics(self.options, "planner")
         found = topics.found()
         ends = {
             (name, partition): topics.reading(topic).offsets(partition)[1]
@@ -399,28 +418,30 @@ def _read(options: TopicReadOptions, fields: StructType, part: InputPartition) -
     """The messages of a part."""
     if not isinstance(part, TopicPartition):
         return  # Spark makes one up when a plan has none
-    topics = Topics(options, "executor")
-    topic = topics.same(part.topic, part.incarnation)
+    waiting = partial(outlasting, options.path, options.timeout_s)  # for a node that was stopped to come back
+    topics = waiting(lambda: Topics(options, "executor"))
+    topic = waiting(lambda: topics.same(part.topic, part.incarnation))
     if topic is None:
         return
     reading = topics.reading(topic)
     rows = TopicRows(fields, part.topic, part.partition)
     held = Held()
-    held.hold(reading, part.partition, part.start, part.end)
     try:
+        waiting(lambda: held.hold(reading, part.partition, part.start, part.end))
         yield from _scanned(topics, reading, rows, part)
-        reading.check_there()
+        waiting(reading.check_there)
     except TopicNotFound:  # deleted meanwhile: what comes instead is another one
         topics.replaced(part.topic, part.incarnation, None)
     finally:
         held.release()
-    topics.same(part.topic, part.incarnation)
+    waiting(lambda: topics.same(part.topic, part.incarnation))
 
 
 def _scanned(topics: Topics, reading: TopicReading, rows: TopicRows, part: TopicPartition) -> Iterator[pa.RecordBatch]:
     options, wanted, at = topics.options, _wanted(topics.options, rows), part.start
     while at < part.end:
-        found = reading.scan(part.partition, at, part.end, options.batch_rows, options.batch_bytes, wanted)
+        scan = partial(reading.scan, part.partition, at, part.end, options.batch_rows, options.batch_bytes, wanted)
+        found = outlasting(options.path, options.timeout_s, scan)
         following = found.next_offset
         if found.damage is not None:
             if options.fail_on_data_loss:
