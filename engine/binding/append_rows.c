@@ -2,8 +2,8 @@
  * objects made, for the words of binding/told.c.
  *
  * A key is as a reader of topics shows it: all keys of the message, with spaces between them. Headers are its properties; names that have a
- * meaning of their own in the log come along, because a row that was read has them, but for those that say how often a message was tried
- * (workers/client/retried.py: the copy is a new message).
+ * meaning of their own in the log come along, because a row that was read has them, but for those that say how often a message was tried, or
+ * which transaction appended it (workers/faces/topic_rows.py: LEFT_BEHIND; the copy is a new message).
  *
  * Invariants: those of binding/append_many.c; a wrong row refuses the whole call, with its number.
  */
@@ -21,13 +21,13 @@ typedef struct {
     wr_row_names names;
 } rows_plan;
 
-static const char *const of_retries[] = {"WARREN_ORIGIN", "WARREN_RETRY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME"};
+static const char *const left_behind[] = {"WARREN_ORIGIN", "WARREN_RETRY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "WARREN_SINK"};
 
 static bool is(wr_row_text text, const char *name) { return text.n == strlen(name) && !memcmp(text.bytes, name, text.n); }
 
-static bool is_of_retries(wr_row_text name) {
-    for (size_t i = 0; i < sizeof of_retries / sizeof *of_retries; i++)
-        if (is(name, of_retries[i])) return true;
+static bool is_left_behind(wr_row_text name) {
+    for (size_t i = 0; i < sizeof left_behind / sizeof *left_behind; i++)
+        if (is(name, left_behind[i])) return true;
     return false;
 }
 
@@ -59,7 +59,7 @@ static int put_headers(const rows_plan *p, Py_ssize_t row, wr_told *told) {
         if (!name.valid) return wr_raise("UsageError", "the key of header %d is null: give each header a name", number);
         if (!value.valid) return wr_raise("UsageError", "the value of header %d is null, which a topic cannot keep: leave it out, or give it an empty value", number);
         if (is(name, "KEYS") || is(name, "TAGS")) return wr_raise("UsageError", "header %d is named %s, as the log names keys and tag: give them as the columns key and tag", number, is(name, "KEYS") ? "KEYS" : "TAGS");
-        if (is_of_retries(name)) continue;
+        if (is_left_behind(name)) continue;
         for (int32_t other = h->ends[row]; other < pair; other++) {
             const wr_row_text before = wr_row_text_at(&h->names, other);
             if (before.n == name.n && !memcmp(before.bytes, name.bytes, name.n))
@@ -99,7 +99,7 @@ static int refuse(const rows_plan *p, Py_ssize_t row) {
     }
     for (int32_t pair = listed ? h->ends[row] : 0; made && listed && pair < h->ends[row + 1]; pair++) {
         const wr_row_text name_text = wr_row_text_at(&h->names, pair);
-        if (is_of_retries(name_text)) continue;
+        if (is_left_behind(name_text)) continue;
         PyObject *name = text_object(name_text, "header's key"), *value = name ? text_object(wr_row_text_at(&h->values, pair), "header's value") : NULL;
         made = value && !PyDict_SetItem(properties, name, value);
         Py_XDECREF(name);

@@ -360,7 +360,9 @@ def test_what_was_read_is_appended_as_it_was(node: warren.Node, directory: Path,
     assert found[copy.name] == found[topic.name]
     assert "WARREN_MESSAGE" in found[copy.name][b"2"][1]
     kinds = pa.map_(pa.string(), pa.string())
-    read = [[("WAIT", "true"), ("UNIQ_KEY", "u"), ("RECONSUME_TIME", "3"), ("WARREN_RETRY", "0 0")]]
+    read = [
+        [("WAIT", "true"), ("UNIQ_KEY", "u"), ("RECONSUME_TIME", "3"), ("WARREN_RETRY", "0 0"), ("WARREN_SINK", "s 1")]
+    ]
     copy.append_arrow(pa.table({"value": [b"3"], "key": ["k  l"], "properties": pa.array(read, kinds), "offset": [5]}))
     assert logged(directory, copy.name)[-1].properties == {"KEYS": "k l", "WAIT": "true", "UNIQ_KEY": "u"}
     assert copy.find("l")[0].body == b"3"

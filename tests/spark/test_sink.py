@@ -313,7 +313,9 @@ def test_rows_to_a_topic(at: Callable[..., SinkOptions], topic: warren.Topic) ->
         tag=["UA", None, "B6", None],
         partition=pa.array([None, 2, 3, None], pa.int32()),
         timestamp=pa.array([BORN, None, BORN, BORN], MICROS),
-        headers=pa.array([[("h", b"\xc3\xa4")], None, [], None], HEADERS),
+        headers=pa.array(
+            [[("h", b"\xc3\xa4"), ("WARREN_SINK", b"s 1"), ("RECONSUME_TIME", b"2")], None, [], None], HEADERS
+        ),
         offset=[9, 9, 9, 9],
         topic=["elsewhere"] * 4,
     )

@@ -2,7 +2,8 @@
 
 What was read is appended as it was: a string of keys is taken apart at its spaces, the column `properties` may hold
 names that have a meaning of their own in the log (told.c), and columns that say where a message lay are left alone.
-Only what says how often a message was tried (retried.py) stays behind: the copy is a new message.
+Only what says how often a message was tried (retried.py), or which transaction appended it, stays behind: the copy is a
+new message.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from warren.workers.client.retried import OF_RETRIES
 from warren.workers.client.told import Told
 
 COLUMNS = ("value", "key", "tag", "queue", "born_timestamp", "headers", "properties")
+#: properties that a copy has not, as engine/binding/append_rows.c
+LEFT_BEHIND = OF_RETRIES | {"WARREN_SINK"}
 #: of what `read_arrow` gives: where a message lay
 LEFT_OUT = frozenset({"offset", "timestamp", "message_id"})
 
@@ -139,7 +142,7 @@ def _packed(number: int, read: dict[str, str]) -> bytes:
         if name in ("KEYS", "TAGS"):
             raise UsageError(f"append_arrow: row {number}: {name} is no property: give it as key or tag")
     try:
-        return _core.properties_encode({name: text for name, text in read.items() if name not in OF_RETRIES})
+        return _core.properties_encode({name: text for name, text in read.items() if name not in LEFT_BEHIND})
     except TypeError:
         raise UsageError(f"append_arrow: row {number}: a property is null: leave it out") from None
     except ValueError as error:
