@@ -55,6 +55,7 @@ def register(spark: SparkSession) -> None:
     this one, as Warren's shared memory is on one. Raises UsageError for what is no session.
     """
     from warren.workers.spark.data_source import WarrenDataSource
+    from warren.workers.spark.files.source import FilesDataSource
 
     server = server_of(spark)
     if server is None:
@@ -68,6 +69,7 @@ def register(spark: SparkSession) -> None:
             server,
         )
     spark.dataSource.register(WarrenDataSource)
+    spark.dataSource.register(FilesDataSource)
 
 
 def server_of(spark: SparkSession) -> str | None:
