@@ -72,6 +72,8 @@ def _title(axes: Axes, text: str) -> None:
 
 def _by_hour(axes: Axes, outcome: Outcome) -> None:
     """What the queue `report` says: mean delays of the largest carriers."""
+    from matplotlib.ticker import MaxNLocator
+
     flights: dict[str, int] = {}
     for row in outcome.rows:
         flights[row.key] = flights.get(row.key, 0) + row.messages
@@ -83,7 +85,7 @@ def _by_hour(axes: Axes, outcome: Outcome) -> None:
         )
         axes.plot(*zip(*points, strict=True), color=colour, label=carrier, linewidth=1.8)
     axes.legend(frameon=False, fontsize=9, title="carrier", title_fontsize=9)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("hour of departure", fontsize=9)
     axes.set_ylabel("minutes", fontsize=9)
     _title(axes, "Mean delay of departures from New York, 2013")
@@ -117,7 +119,7 @@ def _over_time(axes: Axes, outcome: Outcome) -> None:
 def _latencies(axes: Axes, outcome: Outcome) -> None:
     taken = np.maximum(outcome.latencies, 1e-3)
     bins = np.geomspace(taken.min(), max(taken.max(), taken.min() * 1.01), 60)
-    axes.hist(taken, bins=bins, color=COLOURS[0])
+    axes.hist(taken, bins=bins.tolist(), color=COLOURS[0])
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _place: f"{value:g}")
     for name, share in (("p50", 50), ("p99", 99)):
@@ -139,11 +141,13 @@ def _latencies(axes: Axes, outcome: Outcome) -> None:
 
 
 def _micro_batches(axes: Axes, outcome: Outcome) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     streams = ((outcome.batches, "queue → groups"), (outcome.copy_batches, "topic → topic, transactional"))
     for number, (batches, name) in enumerate(streams):
         places = [place + 0.8 + 0.4 * number for place in range(len(batches))]
         axes.bar(places, [ms / 1000 for _rows, ms in batches], 0.38, color=COLOURS[number], label=name)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=9)
     axes.set_xlabel("micro-batch (the first one of a driver loads and compiles)", fontsize=9)
     axes.set_ylabel("seconds", fontsize=9)

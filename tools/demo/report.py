@@ -284,9 +284,9 @@ def _queues(outcome: Outcome) -> Table:
     good = "[green]ok[/]" if counted == records else "[red]WRONG[/]"
     table.add_row("spark", *(f"{count:,}" for count in (records, counted, missing, doubled, marked)), good)
     for topic in outcome.check.topics:
-        counts = (topic.expected, topic.received, topic.missing, topic.doubled + topic.foreign)
+        found = (topic.expected, topic.received, topic.missing, topic.doubled + topic.foreign)
         good = "[green]ok[/]" if topic.ok else "[red]WRONG[/]"
-        table.add_row(f"topic {topic.name}", *(f"{count:,}" for count in counts), "–", good)
+        table.add_row(f"topic {topic.name}", *(f"{count:,}" for count in found), "–", good)
     return table
 
 
