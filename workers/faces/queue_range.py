@@ -10,11 +10,10 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from warren.engine.queues import control
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from warren.engine.catalog.catalog import QueueDeclaration
@@ -53,6 +52,8 @@ class QueueRange:
 
         Raises QueueNotFound, TimedOut, PeerLost.
         """
+        import numpy as np
+
         found: list[np.ndarray[Any, Any]] = []
         start, end = 0, 1
         while start < end:
