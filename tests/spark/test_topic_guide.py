@@ -14,7 +14,6 @@ from support.programs import run_program
 from support.real_node import RealNode
 from support.snippets import ROOT, snippets
 
-PAGE = ROOT / "docs/spark-topics.md"
 pytestmark = [pytest.mark.spark]
 BEGIN_TRIES = 5
 
@@ -39,7 +38,7 @@ def fill(topic: warren.Topic) -> None:
 
 
 def test_a_stream_and_a_batch(tmp_path: Path) -> None:
-    (snippet,) = snippets(PAGE)
+    (snippet,) = snippets(ROOT / "docs/spark-topics.md")
     program = tmp_path / "snippet.py"
     program.write_text(snippet.code)
     with RealNode(tmp_path / "data"), warren.attach(tmp_path / "data") as node:
@@ -49,7 +48,7 @@ def test_a_stream_and_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_job_for_kafka(spark: Any, node: warren.Node) -> None:
-    text = PAGE.read_text().split("```diff\n")[1].split("```")[0]
+    text = (ROOT / "docs/spark-topics.md").read_text().split("```diff\n")[1].split("```")[0]
     lines = [line[1:] for line in text.splitlines() if line[0] in "+ "]
     with warren.attach(node.directory) as client:
         topic = client.topic("flights", queues=2)
