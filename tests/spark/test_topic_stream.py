@@ -62,26 +62,28 @@ def taken(spark: Any, place: Path) -> list[int]:
 
 def test_a_batch_repeats_what_it_planned(spark: Any, topic: warren.Topic, reading: Options) -> None:
     fill(topic, 100)
-    frame = spark.read.format("warren").options(**reading(minPartitions="5")).load()
+    frame = spark.read.format("warren").options(scan="python", **reading(minPartitions="5")).load()
     assert frame.count() == 100
     fill(topic, 50, 100)
     rows = frame.collect()
     assert sorted(int(bytes(row.value)) for row in rows) == list(range(100))
     assert {(row.topic, row.partition) for row in rows} == {(topic.name, 0), (topic.name, 1)}
     assert frame.rdd.getNumPartitions() >= 5
-    again = spark.read.format("warren").options(**reading(startingOffsets=json.dumps({topic.name: {"0": 50, "1": 50}})))
+    again = spark.read.format("warren").options(
+        scan="python", **reading(startingOffsets=json.dumps({topic.name: {"0": 50, "1": 50}}))
+    )
     assert sorted(int(bytes(row.value)) for row in again.load().collect()) == list(range(100, 150))
 
 
 def test_a_mistake_is_an_error_before_anything_runs(spark: Any, topic: warren.Topic, reading: Options) -> None:
     with pytest.raises(PySparkException, match="there is no topic 'nowhere'"):
-        spark.read.format("warren").options(**reading(subscribe="nowhere")).load().count()
+        spark.read.format("warren").options(scan="python", **reading(subscribe="nowhere")).load().count()
     with pytest.raises(PySparkException, match="maxOffsetsPerTrigger"):
-        spark.read.format("warren").options(**reading(maxOffsetsPerTrigger="5")).load().count()
+        spark.read.format("warren").options(scan="python", **reading(maxOffsetsPerTrigger="5")).load().count()
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: Any, topic: warren.Topic, reading: Options) -> None:
-    assert spark.read.format("warren").options(**reading()).load().collect() == []
+    assert spark.read.format("warren").options(scan="python", **reading()).load().collect() == []
 
 
 def test_a_stream_goes_on_from_its_checkpoint(

@@ -29,6 +29,8 @@ WORKLOADS = (
 IN_TURN = ("queue-publish", "queue-fanout")
 #: these measure the limits that they need by themselves: they know what was really written, or read
 OWN_LIMITS = ("topic", "spark")
+#: of spark-topic
+SCANS = {"python": "Python", "native": "Java"}
 BATCH = 1000
 LIMIT_SECONDS = 8.0
 RESTART_MESSAGES = 1_000_000
@@ -56,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         "and alone; topic-many: appends to 1,000 topics beside one, and the time to open them; topic-read: from files "
         "into Arrow and as objects; topic-find: look-ups by key; "
         "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it; "
-        "spark-topic: a topic read by Spark, as a batch and as a stream; spark-queue: the same of a queue; "
+        "spark-topic: a topic read by Spark, as a batch and as a stream (--scan native: by Java, also "
+        "beside Parquet); spark-queue: the same of a queue; "
         "spark-audit: queues against the message store; spark-… are not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
@@ -87,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each cell; the median is shown (1)")
     parser.add_argument("--limits", action="store_true", help="measure the machine's own limits, too, and show ratios")
+    parser.add_argument(
+        "--scan", choices=tuple(SCANS), default="python", help="spark-topic: who reads the files (python); native: Java"
+    )
     parser.add_argument("--profile", choices=PROFILES, help="of the temporary nodes (default)")
     parser.add_argument("--dir", metavar="DIR", help="folder for the temporary nodes")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -280,8 +286,8 @@ def _spark_cells(
 
         rows = options.messages or spark_topic.rows_of(size)
         for side in spark_topic.SIDES:
-            text = f"spark-topic-{side}, {size} bytes, {rows:,} messages"
-            yield text, size, partial(spark_topic.run_spark_topic, folder, size, rows, ROUNDS, side, tell)
+            text = f"spark-topic-{side}, read in {SCANS[options.scan]}, {size} bytes, {rows:,} messages"
+            yield text, size, partial(spark_topic.run_spark_topic, folder, size, rows, ROUNDS, side, options.scan, tell)
     if options.workload == "spark-queue":
         from warren.tools.bench import spark_queue
 

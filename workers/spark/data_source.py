@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from warren.engine.errors import UsageError
+from warren.workers.spark import native
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import check_schema, row_schema
@@ -43,7 +44,7 @@ class WarrenDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the row's schema, as the options say."""
         if reads_topics(self._given):
-            topics = TopicReadOptions.parse(self._given)
+            topics = self._topics(self._given)
             schema = topic_row_schema(
                 value=topics.include_value,
                 headers=topics.include_headers,
@@ -54,12 +55,21 @@ class WarrenDataSource(DataSource):
             schema = row_schema(value=queue.include_value, headers=queue.include_headers)
         return keeping(schema, self._given) if self._is_table else schema
 
+    def _topics(self, given: Mapping[str, str]) -> TopicReadOptions:
+        """Options of a read of topics, which comes here when it is not native. UsageError: it has to be."""
+        options = TopicReadOptions.parse(given)
+        if options.scan == "native":
+            raise UsageError(
+                f"option 'scan': {native.missing() or 'this session has no native scan: warren.spark.register adds it'}"
+            )
+        return options
+
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         given = kept(schema, self._given)
         if reads_topics(given):
             check_topic_schema(schema)
-            return TopicBatchReader(TopicReadOptions.parse(given).for_batch(), schema)
+            return TopicBatchReader(self._topics(given).for_batch(), schema)
         check_schema(schema)
         return QueueReader(QueueReadOptions.parse(given), schema)
 
@@ -68,7 +78,7 @@ class WarrenDataSource(DataSource):
         given = kept(schema, self._given)
         if reads_topics(given):
             check_topic_schema(schema)
-            return TopicStreamReader(TopicReadOptions.parse(given).for_stream(), schema)
+            return TopicStreamReader(self._topics(given).for_stream(), schema)
         check_schema(schema)
         return QueueStreamReader(QueueReadOptions.parse(given), schema)
 
@@ -83,6 +93,15 @@ class WarrenDataSource(DataSource):
         if is_transactional(self._given):
             return TransactionalStreamWriter(TransactionalOptions.parse(self._given), schema, overwrite)
         return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite)
+
+
+class WarrenPythonDataSource(WarrenDataSource):
+    """The same, where `format("warren")` is the native scan's, which hands over to this one what is not native."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name by which Java finds it (java/warren/spark/WarrenSource.java)."""
+        return "warren-python"
 
 
 def reads_topics(options: Mapping[str, str]) -> bool:

@@ -71,6 +71,13 @@ class Given:
             raise UsageError(f"option {name!r} must be true or false, not {shown(value)}")
         return value == "true"
 
+    def one_of(self, name: str, words: tuple[str, ...]) -> str:
+        """Return one of these words; the first one is the default."""
+        value = (self.text(name) or words[0]).lower()
+        if value not in words:
+            raise UsageError(f"option {name!r} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}")
+        return value
+
     def count(self, name: str, default: int | None) -> int | None:
         """Return a whole number from 1."""
         value = self.text(name)

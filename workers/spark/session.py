@@ -18,6 +18,7 @@ import psutil
 
 from warren.engine.errors import Error, UsageError
 from warren.engine.saying import shown
+from warren.workers.spark import native
 from warren.workers.spark.client import APPLICATION_VARIABLE
 from warren.workers.spark.java import check_java
 
@@ -42,6 +43,8 @@ SETTINGS = {
 LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 #: short-lived, small, quiet JVMs
 JAVA_OPTIONS = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
+#: the setting that says in which Python the native scan is planned
+PYTHON_SETTING = "spark.warren.python"
 #: how long a JVM gets to end by itself
 GATEWAY_END_S = 20.0
 
@@ -54,7 +57,7 @@ def register(spark: SparkSession) -> None:
     Connect session the workers are where its server is: this is logged as a warning if that may be another machine than
     this one, as Warren's shared memory is on one. Raises UsageError for what is no session.
     """
-    from warren.workers.spark.data_source import WarrenDataSource
+    from warren.workers.spark.data_source import WarrenDataSource, WarrenPythonDataSource
     from warren.workers.spark.files.source import FilesDataSource
 
     server = server_of(spark)
@@ -68,7 +71,12 @@ def register(spark: SparkSession) -> None:
             "the server of this Spark Connect session is on %s: option 'path' names the directory of a node there",
             server,
         )
-    spark.dataSource.register(WarrenDataSource)
+    # Where the native scan is, `format("warren")` is Java's, which finds Python's source by another name.
+    if server is None and _add_native_scan(spark):
+        spark.conf.set(PYTHON_SETTING, sys.executable)
+        spark.dataSource.register(WarrenPythonDataSource)
+    else:
+        spark.dataSource.register(WarrenDataSource)
     spark.dataSource.register(FilesDataSource)
 
 
@@ -87,6 +95,20 @@ def is_here(host: str) -> bool:
     return plain in ("localhost", "::1", socket.gethostname().lower(), socket.getfqdn().lower()) or plain.startswith(
         "127."
     )
+
+
+def _add_native_scan(spark: SparkSession) -> bool:
+    """Have the native scan in a session, which its executors get with it. False: there is no jar of it."""
+    from py4j.java_gateway import JavaClass
+
+    jar = native.jar()
+    if jar is None:
+        return False
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    if not isinstance(jvm.warren.spark.WarrenSource, JavaClass):
+        spark.sql(f"ADD JAR '{jar}'")
+    return True
 
 
 def check_spark() -> None:
@@ -124,6 +146,9 @@ def session(
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         **(settings or {}),
     }
+    if (jar := native.jar()) is not None:
+        for where in ("spark.driver.extraClassPath", "spark.executor.extraClassPath"):
+            wanted[where] = os.pathsep.join(filter(None, (wanted.get(where), str(jar))))
     if wanted["spark.driver.extraJavaOptions"] != JAVA_OPTIONS:  # Spark says that it sets this
         wanted.setdefault("spark.log.level", "ERROR")
     for key, value in wanted.items():

@@ -50,8 +50,12 @@ _OPTIONS = (
     "failOnDataLoss",
     "batchRows",
     "batchBytes",
+    "scan",
     "timeout",
 )
+
+#: how files are read: natively where that is possible, natively or not at all, or in Python
+SCANS = ("auto", "native", "python")
 
 #: offsets in JSON that mean a place, as in Kafka's connector
 LATEST, EARLIEST = -1, -2
@@ -120,6 +124,7 @@ class TopicReadOptions:
     group_id_prefix: str | None
     batch_rows: int
     batch_bytes: int
+    scan: str  #: of SCANS
     timeout_s: float
     given: tuple[str, ...]  #: names of options that are of streams or of batches alone
 
@@ -168,6 +173,7 @@ class TopicReadOptions:
             group_id_prefix=prefix,
             batch_rows=given.number("batchRows", 10_000),
             batch_bytes=min(given.number("batchBytes", 16 << 20), 1 << 30),
+            scan=given.one_of("scan", SCANS),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
             given=tuple(name for name in (*_OF_STREAMS, *_ENDS) if given.text(name) is not None),
         )

@@ -1,0 +1,61 @@
+package warren.spark;
+
+import java.util.EnumSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * What `load()` gives: topics, with the options of the read. Planned once, at the first action: later ones on the same
+ * frame read the same messages.
+ */
+final class TopicTable implements SupportsRead {
+    private final Map<String, String> options;
+    private final StructType schema;
+    private final String[] command = WarrenSource.command();
+    private Range[] planned;
+
+    TopicTable(Map<String, String> options, StructType schema) {
+        this.options = options;
+        this.schema = schema;
+    }
+
+    @Override
+    public String name() {
+        return "warren " + options.getOrDefault("path", "");
+    }
+
+    @Override
+    @SuppressWarnings("deprecation") // a table says its columns by this or by another method, which calls this one
+    public StructType schema() {
+        return schema;
+    }
+
+    @Override
+    public Set<TableCapability> capabilities() {
+        return EnumSet.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ);
+    }
+
+    @Override
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap more) {
+        return new TopicScan.Builder(this, schema);
+    }
+
+    synchronized Range[] ranges() {
+        if (planned == null) {
+            Planner planner = Planner.of(command);
+            long reader = planner.open(options, schema.json(), "batch");
+            planned = planner.partitions(reader, options, null, null);
+            planner.stop(reader);
+        }
+        return planned;
+    }
+
+    TopicStream stream(StructType wanted) {
+        return new TopicStream(Planner.of(command), options, schema, wanted);
+    }
+}
