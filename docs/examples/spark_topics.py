@@ -1,6 +1,5 @@
-"""A Spark stream over a topic: 3,000 measurements of 5 sensors, as hourly means in Parquet, exactly once.
-Run it twice: the second run reads only what the first one has not. (It makes a node in ./examples-data, and needs Java:
-docs/spark.md.)"""
+"""A Spark stream over a topic: 3,000 readings of 5 sensors, as hourly means, exactly once; again, only what is new.
+Run it: python docs/examples/spark_topics.py (it makes a node in ./examples-data, and needs Java: docs/spark.md)"""
 
 import json
 

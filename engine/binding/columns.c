@@ -7,7 +7,7 @@
 /* The handle and the rows of a browse answer. They are read again and again with the GIL away in between, so that
  * only bytes will do: nobody changes those. NULL with an exception. */
 static HandleObject *rows_enter(ClientObject *c, PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted) {
-    if (given != wanted) PyErr_Format(PyExc_TypeError, "%zd arguments are wanted: handle, rows, …", wanted);
+    if (given != wanted) PyErr_Format(PyExc_TypeError, "%zd arguments are wanted: handle, rows, ...", wanted);
     else if (!PyObject_TypeCheck(args[0], wr_module.handle_type)) PyErr_Format(PyExc_TypeError, "handle must be a QueueHandle");
     else if (!PyBytes_CheckExact(args[1])) PyErr_Format(PyExc_TypeError, "rows must be bytes, not %s", Py_TYPE(args[1])->tp_name);
     else if (((HandleObject *)args[0])->client != c) PyErr_Format(PyExc_ValueError, "the handle belongs to another client");

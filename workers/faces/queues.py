@@ -709,6 +709,7 @@ class Queue:
         as Spark does for each batch of a stream. For programs that keep their own place, and settle up to it; others
         get and ack.
         """
+        create = checked_flag(create, "create")
         check_name(name, "subscription")
         if not self._handle.usable:
             self._renew()
