@@ -10,25 +10,11 @@ import pytest
 
 import warren
 
-from support.programs import run_program
 from support.real_node import RealNode
 from support.snippets import ROOT, snippets
+from support.spark_queries import run_program as run
 
 pytestmark = [pytest.mark.spark]
-BEGIN_TRIES = 5
-
-
-def run(program: Path, folder: Path, stop: bool = False) -> str:
-    """Spark gives the Python process of a source 10 s to begin; on a busy machine that takes longer."""
-    for number in range(BEGIN_TRIES):
-        place = folder / f"try-{number}" if stop else folder
-        place.mkdir(exist_ok=True)
-        try:
-            return run_program(program, place, options=(), stop=stop)  # PySpark itself warns
-        except AssertionError as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-    raise AssertionError(f"Spark's Python did not begin in time, {BEGIN_TRIES} times")
 
 
 def fill(topic: warren.Topic) -> None:

@@ -1,12 +1,15 @@
-"""Streaming queries of tests: begun and ended without trusting that the machine is fast."""
+"""Streaming queries of tests, and programs with some: begun and ended without trusting that the machine is fast."""
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 
+from support import programs
 from support.waiting import patience, wait_until
 
 END_S = 60
+BEGIN_TRIES = 5
 
 
 def begin(writer: Any) -> Any:
@@ -34,3 +37,18 @@ def finished(writer: Any) -> Any:
                 continue
             raise
         return query
+
+
+def run_program(program: Path, folder: Path, stop: bool = False) -> str:
+    """Spark gives the Python process of a source 10 s to begin; on a busy machine that takes longer, and the program
+    fails before its stream has done anything. A program with a node of its own (`stop`) begins in a folder of its own.
+    """
+    for number in range(BEGIN_TRIES):
+        place = folder / f"try-{number}" if stop else folder
+        place.mkdir(exist_ok=True)
+        try:
+            return programs.run_program(program, place, options=(), stop=stop)  # PySpark itself warns
+        except AssertionError as error:
+            if not never_began(error):
+                raise
+    raise AssertionError(f"Spark's Python did not begin in time, {BEGIN_TRIES} times")

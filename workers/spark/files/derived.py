@@ -94,8 +94,8 @@ def _size_told(name: str, size: int, wanted: int) -> list[Told]:
     return [(name, size, wanted - size, "file", "cut")] if 0 < size < wanted else []
 
 
-class UnitReader:
-    """Makes rows of ranges of consume queues; runs in an executor."""
+class _Reader:
+    """Makes rows of ranges of files; runs in an executor."""
 
     def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
         self.directory = directory
@@ -108,6 +108,16 @@ class UnitReader:
         if data is None:
             yield schema.told(self.wanted, [(part.file, part.start, part.bytes, "file", Gone.status(self.directory))])
             return
+        yield from self._rows(part, data)
+
+    def _rows(self, part: Part, data: memoryview) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+
+class UnitReader(_Reader):
+    """Makes rows of ranges of consume queues."""
+
+    def _rows(self, part: Part, data: memoryview) -> Iterator[pa.RecordBatch]:
         units = np.frombuffer(data[: len(data) // UNIT.itemsize * UNIT.itemsize], dtype=UNIT)
         first = part.start // UNIT.itemsize
         size, position = units["size"], units["physical_offset"]
@@ -215,20 +225,10 @@ def _link_status(name: str, link: bytes) -> str:
     return "ok" if right else "bad_crc"
 
 
-class IndexReader:
-    """Makes rows of ranges of the key index; runs in an executor."""
+class IndexReader(_Reader):
+    """Makes rows of ranges of the key index."""
 
-    def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.directory = directory
-        self.options = options
-        self.wanted = wanted
-
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a range. Raises StoreError."""
-        data = _content(self.directory.whole(part.file), part)
-        if data is None:
-            yield schema.told(self.wanted, [(part.file, part.start, part.bytes, "file", Gone.status(self.directory))])
-            return
+    def _rows(self, part: Part, data: memoryview) -> Iterator[pa.RecordBatch]:
         entries = np.frombuffer(data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], dtype=_ENTRY)
         first = (part.start - int(part.more["entries"])) // _ENTRY.itemsize
         for at in range(0, len(entries), self.options.batch_rows):
