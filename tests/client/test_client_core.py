@@ -699,15 +699,17 @@ def test_wrong_arguments(node: FakeNode, handle: _core.QueueHandle) -> None:
             handle.get(timeout)
 
 
-@pytest.mark.parametrize("call", ["columns", "deliveries"])
-def test_rows_of_an_answer_are_bytes_that_nobody_changes(node: FakeNode, handle: _core.QueueHandle, call: str) -> None:
+@pytest.mark.parametrize(("call", "more"), [("columns", (0, b"name")), ("deliveries", ())])
+def test_rows_of_an_answer_are_bytes_that_nobody_changes(
+    node: FakeNode, handle: _core.QueueHandle, call: str, more: tuple[Any, ...]
+) -> None:
     """They are read in several passes, with the GIL away in between: memory that could change meanwhile is refused."""
     rows = bytes(DELIVERY.size)
     node.give(WORKER)
     for changing in (bytearray(rows), memoryview(bytearray(rows))):
         with pytest.raises(TypeError, match="rows must be bytes"):
-            getattr(node.client, call)(handle, changing)
-    assert getattr(node.client, call)(handle, b"") is not None
+            getattr(node.client, call)(handle, changing, *more)
+    assert getattr(node.client, call)(handle, b"", *more) is not None
 
 
 @pytest.mark.parametrize("prefetch", [0, 5])

@@ -182,7 +182,7 @@ def test_a_target_in_each_row(spark: Any, node: warren.Node, queue: warren.Queue
         ({"queue": "no-such-queue"}, "QueueNotFound"),
         ({"path": "/nowhere/at/all"}, "NodeNotRunning"),
         ({"queue": ""}, "option 'queue' is missing"),
-        ({"subscribe": "flights"}, "NotYet"),
+        ({"subscribe": "flights"}, "unknown option 'queue'; the options of this source of topics are"),
     ],
 )
 def test_read_errors(spark: Any, queue: warren.Queue, reading: Options, options: dict[str, str], told: str) -> None:

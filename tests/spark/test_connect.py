@@ -11,6 +11,7 @@ import pytest
 
 from warren.engine.errors import UsageError
 from warren.workers.spark.data_source import WarrenDataSource
+from warren.workers.spark.files.source import FilesDataSource
 from warren.workers.spark.session import is_here, register
 
 
@@ -28,7 +29,7 @@ def test_a_local_server_is_taken_without_a_word(caplog: pytest.LogCaptureFixture
     for host in ("localhost", "127.0.0.1", "[::1]", socket.gethostname()):
         session, taken = connected(host)
         register(session)
-        assert taken == [WarrenDataSource]
+        assert taken == [WarrenDataSource, FilesDataSource]
     assert not caplog.records
 
 
@@ -36,7 +37,7 @@ def test_another_server_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     session, taken = connected("spark.example")
     with caplog.at_level(logging.WARNING, "warren"):
         register(session)
-    assert taken == [WarrenDataSource]
+    assert taken == [WarrenDataSource, FilesDataSource]
     assert "server of this Spark Connect session is on spark.example" in caplog.text
     assert not is_here("localhost.example")
 

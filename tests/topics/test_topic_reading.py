@@ -482,7 +482,7 @@ def test_the_core_refuses_what_cannot_be(folder: TopicFolder) -> None:
         _core.TopicReader(folder.root, 1, b"../x", 4096, 4096, 1, 1, 2)
     with pytest.raises(TypeError):
         _core.Memory()  # type: ignore[call-arg]
-    assert len(memoryview(reader.columns(0, 0, 10, 10, 10)[4][3])) == 0  # type: ignore[index]
+    assert len(memoryview(reader.columns(0, 0, 10, 10, 10)[4][4])) == 0  # type: ignore[index]
 
 
 def test_one_thread_at_a_time(folder: TopicFolder) -> None:

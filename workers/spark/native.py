@@ -154,7 +154,7 @@ def _pack(path: Path, folder: Path, made_of: str) -> None:
 def main() -> None:
     """Make the jar, and say where it is; exit code 1 with the reason if that is not possible."""
     try:
-        print(build())
+        sys.stdout.write(f"{build()}\n")
     except NativeMissing as problem:
         sys.exit(str(problem))
 
