@@ -440,9 +440,11 @@ def test_all_killed_without_clients_is_a_cold_start(start: Starter) -> None:
     node = start().ready()
     node.call("declare_queue", name="kept")
     node.call("declare_queue", name="transient", durable=False)
-    for pid in node.pids().values():
+    pids = node.pids().values()
+    for pid in pids:
         kill(pid)
     node.end()
+    wait_until(lambda: all(map(gone, pids)), what="the end of all")  # one that still is there would be taken over
     again = start().ready()
     assert again.status()["epoch"] == 2
     assert [item["name"] for item in again.status()["queues"]] == ["kept"]
