@@ -20,7 +20,7 @@ from warren.workers.spark.files.options import FilesOptions
 from warren.workers.spark.files.source import FilesDataSource
 
 from support import written_directory as written
-from support.files_rows import reader, rows, statuses, sums
+from support.files_rows import flip, reader, rows, statuses, sums
 from support.real_node import RealNode
 from support.topic_log import logged
 
@@ -40,15 +40,6 @@ def copy(directory: Path, tmp_path: Path) -> Path:
 def sizes(directory: Path, pattern: str) -> dict[str, int]:
     """Files and their sizes."""
     return {str(path.relative_to(directory)): path.stat().st_size for path in directory.glob(pattern)}
-
-
-def flip(path: Path, at: int) -> None:
-    """One bit."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 # ---- whole files -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from warren.workers.spark.files.directory import Directory
 from warren.workers.spark.pipelines import audit, consume_queue_check, export, republish, running, scan
 
 from support import written_directory as written
-from support.files_rows import rows
+from support.files_rows import flip, rows
 from support.real_node import RealNode
 from support.snippets import ROOT, snippets
 
@@ -59,15 +59,6 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
         return code, said.out + said.err
 
     return call
-
-
-def flip(path: Path, at: int) -> None:
-    """One bit."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 # ---- scan -----------------------------------------------------------------------------------------------------------

@@ -47,3 +47,12 @@ def statuses(found: list[dict[str, Any]]) -> dict[str, int]:
     for row in found:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
     return counts
+
+
+def flip(path: Path, at: int) -> None:
+    """One bit."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))

@@ -47,7 +47,7 @@ class QueueReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> QueueReadOptions:
-        """Check the options of a read; UsageError or NotYet say what is wrong."""
+        """Check the options of a read; UsageError says what is wrong."""
         given = Given(options, _SOURCE_OPTIONS, "source")
         queue = given.required("queue", "the queue to read")
         subscription = given.text("subscription") or f"spark-{queue}"

@@ -7,6 +7,7 @@ tested against PySpark's own conversion.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -67,18 +68,21 @@ def row_schema(*, value: bool = True, headers: bool = False) -> StructType:
     return StructType([StructField(c.name, c.spark) for c in COLUMNS if c.name not in left_out])
 
 
-def column_of(name: str) -> Column | None:
-    """The column of that name, however it is capitalised, as names are compared in Spark's SQL."""
-    return BY_NAME.get(name.lower())
+def column_of(name: str) -> Column:
+    """Return the column of this name, in whatever case, as Spark's SQL compares names. UsageError: there is none."""
+    column = BY_NAME.get(name.lower())
+    if column is None:
+        raise UsageError(f"Warren has no column {name!r}; its columns are {', '.join(COLUMN_NAMES)}")
+    return column
 
 
-def check_schema(schema: StructType) -> None:
-    """Raise UsageError unless every field of a user's `.schema(...)` is a column of the row, of the row's type."""
+def check_schema(schema: StructType, find: Callable[[str], Column] = column_of) -> None:
+    """Raise UsageError unless every field of a user's `.schema(...)` is a column of the row, of the row's type; `find`
+    has the columns.
+    """
     seen: set[str] = set()
     for field in schema.fields:
-        column = column_of(field.name)
-        if column is None:
-            raise UsageError(f"Warren has no column {field.name!r}; its columns are {', '.join(COLUMN_NAMES)}")
+        column = find(field.name)
         if column.name in seen:
             raise UsageError(f"column {field.name!r} is twice in .schema(...)")
         seen.add(column.name)
@@ -89,9 +93,9 @@ def check_schema(schema: StructType) -> None:
             )
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType, find: Callable[[str], Column] = column_of) -> pa.Schema:
     """Return the Arrow schema that Spark expects of batches for `schema` (a schema that `check_schema` accepts)."""
-    return pa.schema([pa.field(f.name, BY_NAME[f.name.lower()].arrow, nullable=f.nullable) for f in schema.fields])
+    return pa.schema([pa.field(f.name, find(f.name).arrow, nullable=f.nullable) for f in schema.fields])
 
 
 #: those that the engine has

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from warren.engine.errors import UsageError
-from warren.workers.spark.schema import COLUMNS, Column
+from warren.workers.spark.schema import COLUMNS, Column, arrow_schema, check_schema
 
 TOPIC_COLUMNS: tuple[Column, ...] = (
     *(column for column in COLUMNS if column.name != "delivery_count"),
@@ -39,21 +39,12 @@ def topic_column(name: str) -> Column:
 
 def check_topic_schema(schema: StructType) -> None:
     """Raise UsageError unless every field of a user's `.schema(...)` is a column of a topic's row, of its type."""
-    seen: set[str] = set()
+    check_schema(schema, topic_column)
     for field in schema.fields:
-        column = topic_column(field.name)
-        if column.name in seen:
-            raise UsageError(f"column {field.name!r} is twice in .schema(...)")
-        seen.add(column.name)
-        if field.dataType != column.spark:
-            raise UsageError(
-                f"Warren's column {field.name!r} is {column.spark.simpleString()}, not "
-                f"{field.dataType.simpleString()}; declare it so in .schema(...), and cast afterwards"
-            )
-        if not field.nullable and column.name in _NULLS:
+        if not field.nullable and topic_column(field.name).name in _NULLS:
             raise UsageError(f"Warren's column {field.name!r} can be null: leave out NOT NULL in .schema(...)")
 
 
 def topic_arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects of batches for `schema` (one that `check_topic_schema` accepts)."""
-    return pa.schema([pa.field(f.name, topic_column(f.name).arrow, nullable=f.nullable) for f in schema.fields])
+    return arrow_schema(schema, topic_column)

@@ -7,6 +7,7 @@ Neither has a checksum of its own: `ok` says that the numbers are possible, `con
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from warren.engine.topics.formats import (
 from warren.workers.spark.files import schema
 from warren.workers.spark.files.directory import Directory, FilesPartition, Part, Told, partitions
 from warren.workers.spark.files.options import FilesOptions
+from warren.workers.spark.files.part_reader import PartReader
 from warren.workers.spark.files.reading import Gone, opened, read_at
 from warren.workers.spark.files.units import UNIT
 
@@ -94,13 +96,8 @@ def _size_told(name: str, size: int, wanted: int) -> list[Told]:
     return [(name, size, wanted - size, "file", "cut")] if 0 < size < wanted else []
 
 
-class _Reader:
+class _Reader(PartReader):
     """Makes rows of ranges of files; runs in an executor."""
-
-    def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.directory = directory
-        self.options = options
-        self.wanted = wanted
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The rows of a range. Raises StoreError."""
@@ -110,8 +107,8 @@ class _Reader:
             return
         yield from self._rows(part, data)
 
-    def _rows(self, part: Part, data: memoryview) -> Iterator[pa.RecordBatch]:
-        raise NotImplementedError
+    @abstractmethod
+    def _rows(self, part: Part, data: memoryview) -> Iterator[pa.RecordBatch]: ...
 
 
 class UnitReader(_Reader):

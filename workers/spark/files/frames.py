@@ -47,6 +47,7 @@ from warren.workers.process.tie import workers_there
 from warren.workers.spark.files import schema
 from warren.workers.spark.files.directory import Directory, FilesPartition, Part, Told, partitions
 from warren.workers.spark.files.options import FilesOptions
+from warren.workers.spark.files.part_reader import PartReader
 from warren.workers.spark.files.reading import Gone, opened, read_at
 
 _ROW = np.dtype(FRAME_ROW.columns())
@@ -179,13 +180,8 @@ def _newest(files: _Files) -> int:
 # ---- read -----------------------------------------------------------------------------------------------------------
 
 
-class FrameReader:
+class FrameReader(PartReader):
     """Makes rows of files of frames; runs in an executor."""
-
-    def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.directory = directory
-        self.options = options
-        self.wanted = wanted
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The rows of a file. Raises StoreError."""

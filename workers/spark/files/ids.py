@@ -19,6 +19,7 @@ from warren.workers.spark.files import schema
 from warren.workers.spark.files.directory import Directory, FilesPartition, Part
 from warren.workers.spark.files.frames import FrameReader, plan_store
 from warren.workers.spark.files.options import FilesOptions
+from warren.workers.spark.files.part_reader import PartReader
 from warren.workers.spark.files.queues import MessageReader, plan_messages
 
 BLOCK_BITS = 10
@@ -47,11 +48,11 @@ def plan(directory: Directory, options: FilesOptions) -> list[FilesPartition]:
     return [FilesPartition(partition.parts) for partition in parts if partition.parts]
 
 
-class IdReader:
+class IdReader(PartReader):
     """Makes blocks of ids; runs in an executor."""
 
     def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.wanted = wanted
+        super().__init__(directory, options, wanted)
         self._store = FrameReader(directory, options, _columns("store", _OF_STORE))
         self._messages = MessageReader(directory, options, _columns("messages", _OF_QUEUES))
 

@@ -30,6 +30,7 @@ from warren.engine.topics.records import Checks, Found
 from warren.workers.spark.files import schema
 from warren.workers.spark.files.directory import Directory, FilesPartition, Part, Told, partitions
 from warren.workers.spark.files.options import FilesOptions
+from warren.workers.spark.files.part_reader import PartReader
 from warren.workers.spark.files.reading import Gone, opened, read_at
 from warren.workers.spark.files.units import Units
 from warren.workers.spark.schema import BY_NAME as MESSAGE_COLUMNS
@@ -194,13 +195,8 @@ class _Walk:
             return
 
 
-class LogReader:
+class LogReader(PartReader):
     """Makes rows of ranges of the log; runs in an executor."""
-
-    def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.directory = directory
-        self.options = options
-        self.wanted = wanted
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The rows of a range. Raises StoreError."""

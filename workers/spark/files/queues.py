@@ -34,6 +34,7 @@ from warren.workers.process.tie import workers_there
 from warren.workers.spark.files import schema
 from warren.workers.spark.files.directory import Directory, FilesPartition, Part, Told, partitions
 from warren.workers.spark.files.options import FilesOptions
+from warren.workers.spark.files.part_reader import PartReader
 from warren.workers.spark.files.reading import Gone, opened, read_at
 
 _ENTRY = np.dtype(QUEUE_SEGMENT_ENTRY.columns())
@@ -85,13 +86,11 @@ def _missing(directory: Directory, folder: Folder, owner: int, there: set[tuple[
             yield directory.relative(path), 0, None, "file", Gone.status(directory)
 
 
-class EntryReader:
+class EntryReader(PartReader):
     """Makes rows of segment files; runs in an executor."""
 
     def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.directory = directory
-        self.options = options
-        self.wanted = wanted
+        super().__init__(directory, options, wanted)
         self._names = directory.queue_names()
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
@@ -194,13 +193,8 @@ def plan_messages(directory: Directory, _options: FilesOptions) -> list[FilesPar
     return [FilesPartition([part]) for part in parts]
 
 
-class MessageReader:
+class MessageReader(PartReader):
     """Makes rows of what the queues of a worker hold; runs in an executor."""
-
-    def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None:
-        self.directory = directory
-        self.options = options
-        self.wanted = wanted
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The messages of a worker. Raises FormatVersionError, StoreError."""

@@ -7,25 +7,19 @@ is seen as it is when its task reads it; images in shared memory are not read, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from warren.workers.spark.files import derived, frames, ids, log, queues
-from warren.workers.spark.files.directory import Directory, FilesPartition, Part
+from warren.workers.spark.files.directory import Directory, FilesPartition
 from warren.workers.spark.files.options import FilesOptions
+from warren.workers.spark.files.part_reader import PartReader
 from warren.workers.spark.files.schema import arrow_schema, check_schema, row_schema, told
 
-
-class _Reader(Protocol):
-    def __init__(self, directory: Directory, options: FilesOptions, wanted: pa.Schema) -> None: ...
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]: ...
-
-
 Plan = Callable[[Directory, FilesOptions], list[FilesPartition]]
-_KINDS: dict[str, tuple[Plan, type[_Reader]]] = {
+_KINDS: dict[str, tuple[Plan, type[PartReader]]] = {
     "store": (frames.plan_store, frames.FrameReader),
     "journal": (frames.plan_journal, frames.FrameReader),
     "queues": (queues.plan_entries, queues.EntryReader),
