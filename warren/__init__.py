@@ -70,7 +70,8 @@ if TYPE_CHECKING:
     from warren.workers.faces.subscription import Subscription
     from warren.workers.faces.topic_halves import Half, HalfMessage
     from warren.workers.faces.topic_reader import Reader
-    from warren.workers.faces.topic_reading import ReadResult, ReadStatus
+    from warren.workers.faces.topic_reading import ReadResult
+    from warren.workers.faces.topic_scans import ReadStatus
     from warren.workers.faces.topics import Position, Topic
     from warren.workers.faces.work_queue import WorkQueue
     from warren.workers.faces.worker import Worker
@@ -93,7 +94,7 @@ _LATER = {
     "Reader": "warren.workers.faces.topic_reader",
     "ReadResult": "warren.workers.faces.topic_reading",
     "Replayed": "warren.workers.faces.replay",
-    "ReadStatus": "warren.workers.faces.topic_reading",
+    "ReadStatus": "warren.workers.faces.topic_scans",
     "Record": "warren.engine._core",
     "Store": "warren.workers.faces.store",
     "Topic": "warren.workers.faces.topics",

@@ -82,7 +82,7 @@ def test_a_batch_is_planned_as_in_python(topic: warren.Topic) -> None:
     assert [part["start"] for part in found] == [0, *(part["end"] for part in found[:-1])]
     assert found[-1]["end"] == 10
     assert {(part["topic"], tuple(part["tags"]), part["keys"]) for part in found} == {(topic.name, ("UA",), None)}
-    assert all(Path(part["folder"], "consumequeue", topic.name, "1").is_dir() for part in found)
+    assert all(Path(part["path"], part["topics"], "consumequeue", topic.name, "1").is_dir() for part in found)
 
 
 def test_a_stream_has_the_offsets_of_python(topic: warren.Topic) -> None:
@@ -128,9 +128,12 @@ def test_what_does_not_check_out_in_java_is_said_by_python(topic: warren.Topic) 
     (_opened, parts) = asked(opened, {"ask": "partitions", "reader": 1})
     part = parts["answer"][0]
     explain = {"ask": "explain", "options": options, "topic": topic.name, "incarnation": part["incarnation"]}
-    explain |= {"queue": 0, "offset": 7, "end": 10, "body": True}
+    explain |= {"queue": 0, "offset": 7, "end": 10, "body": True, "planned_on": part["planned_on"]}
     assert asked(explain) == [{"answer": 7}]
     (answer,) = asked({**explain, "incarnation": "0-0"})
+    assert (answer["error"], "another node" in answer["message"]) == ("UsageError", True)
+    node = part["incarnation"].partition("-")[0]
+    (answer,) = asked({**explain, "incarnation": f"{node}-999"})
     assert answer["error"] == "StoreError"
     assert "deleted and made again" in answer["message"]
     (answer,) = asked({**explain, "incarnation": "0-0", "options": {**options, "failOnDataLoss": "false"}})

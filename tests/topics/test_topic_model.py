@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 import warren
 from warren.tools.crash.victims import Node, send
-from warren.workers.faces.topic_reading import ReadStatus
+from warren.workers.faces.topic_scans import ReadStatus
 
 from support.real_node import RealNode
 

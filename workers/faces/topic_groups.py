@@ -16,7 +16,8 @@ from warren.engine.errors import InvalidName, TopicNotFound, UsageError
 from warren.engine.saying import shown
 from warren.engine.topics import control
 from warren.workers.client.arguments import checked_count, checked_flag, milliseconds
-from warren.workers.faces.topic_reading import TIME_MAX, TopicReading
+from warren.workers.faces.topic_reading import TopicReading
+from warren.workers.faces.topic_scans import TIME_MAX
 
 T = TypeVar("T")
 

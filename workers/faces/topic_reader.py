@@ -54,14 +54,13 @@ from warren.workers.client.later import later_of
 from warren.workers.faces.group_places import Place, Places, not_handed_out
 from warren.workers.faces.topic_reading import (
     SLICE_S,
-    TIME_MAX,
-    ReadStatus,
     TopicReading,
     checked_damage,
     checked_tags,
     data_loss,
 )
 from warren.workers.faces.topic_retries import TURN, Retries
+from warren.workers.faces.topic_scans import TIME_MAX, ReadStatus
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client

@@ -39,7 +39,8 @@ from warren.engine.transactions.state import Pending, Place, Roller
 from warren.ipc.superblock import FREE
 from warren.workers.client.told import Told
 from warren.workers.faces.node import Node, attach, client_of
-from warren.workers.faces.topic_reading import ReadStatus, TopicReading
+from warren.workers.faces.topic_reading import TopicReading
+from warren.workers.faces.topic_scans import ReadStatus
 
 #: the property by which messages of a transaction are known
 PROPERTY = "WARREN_SINK"

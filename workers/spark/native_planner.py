@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
 import traceback
@@ -39,8 +38,9 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error, UsageError
-from warren.engine.kernel.paths import TopicsFolder
+from warren.engine.kernel.paths import TOPICS
 from warren.workers.spark.data_source import WarrenDataSource
+from warren.workers.spark.hosts import elsewhere, host_name
 from warren.workers.spark.topic_options import TopicReadOptions
 from warren.workers.spark.topic_plan import Topics
 from warren.workers.spark.topic_source import TopicBatchReader, TopicPartition, TopicStreamReader
@@ -80,6 +80,7 @@ class Planner:
             "metrics": lambda asked: behind(self._stream(asked).reportLatestOffset(), json.loads(asked["offset"])),
             "stop": self._stop,
             "explain": explain,
+            "elsewhere": lambda asked: elsewhere(asked["path"], asked["node"], asked["found"], asked["planned_on"]),
         }
 
     def answer(self, asked: Question) -> Any:
@@ -198,18 +199,20 @@ def behind(latest: Mapping[str, Any] | None, consumed: Mapping[str, Any]) -> dic
 def ranges(options: TopicReadOptions, parts: Iterable[InputPartition]) -> list[dict[str, Any]]:
     """Return parts of a read as Java reads them: with all that the files need to be read (Range.java)."""
     topics = Topics(options, "planner")
-    directory = NodeDirectory(options.path)
-    settings = directory.read().settings
+    mounted = options.mount if topics.by_files else None
+    settings = NodeDirectory(mounted or options.path).read().settings
     alike = {
         "path": options.path,
-        "folder": str(TopicsFolder.of(directory.path).path),
+        "mount": options.mount,
+        "topics": TOPICS,
         "log_file_bytes": settings.log_file_bytes,
         "consume_queue_entries": settings.consume_queue_entries,
         "tags": options.tags or None,
         "keys": options.keys or None,
         "since": options.since_ms,
         "until": options.until_ms,
-        "host": socket.gethostname(),
+        "planned_on": host_name(),
+        "preferred": [options.host] if options.host else [] if mounted else None,
     }
     found = []
     for part in parts:
@@ -243,7 +246,8 @@ def explain(asked: Question) -> int:
     body = [StructField("value", BinaryType())] if asked["body"] else []  # without it, Python does not sum it either
     schema = StructType([StructField("offset", LongType()), *body])
     reader = TopicBatchReader(TopicReadOptions.parse(options), schema)
-    part = TopicPartition(asked["topic"], asked["incarnation"], asked["queue"], asked["offset"], asked["end"])
+    place = asked["topic"], asked["incarnation"], asked["queue"]
+    part = TopicPartition(*place, asked["offset"], asked["end"], asked["planned_on"])
     for batch in reader.read(part):
         return int(batch.column(0)[0].as_py())
     return int(asked["end"])

@@ -29,6 +29,8 @@ _TOPIC_OPTIONS = (
     "includeTimestampType",
     "groupId",
     "groupIdPrefix",
+    "mount",
+    "host",
 )
 #: options that Spark itself puts beside ours, or reads from among ours
 _SPARKS_OPTIONS = ("checkpointLocation", "queryName", "mergeSchema")
@@ -109,9 +111,9 @@ class Given:
         return number
 
 
-def absolute(path: str) -> str:
+def absolute(path: str, option: str = "path") -> str:
     """Return the directory without `file:`, made absolute where the driver stands; executors may stand elsewhere."""
     plain = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
     if "://" in plain:
-        raise UsageError(f"option 'path' must be a directory of this machine, not {shown(path)}")
+        raise UsageError(f"option {option!r} must be a directory of this machine, not {shown(path)}")
     return os.path.abspath(plain)

@@ -48,6 +48,7 @@ from warren.workers.faces.queue_range import number_of
 from warren.workers.faces.queues import range_of
 from warren.workers.faces.subscription_owner import Owner
 from warren.workers.spark.client import node_of, outlasting
+from warren.workers.spark.hosts import check_here, host_name
 from warren.workers.spark.offsets import ClaimOffset, cut, made_again
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_spans import Plan, cut_spans
@@ -91,6 +92,7 @@ class QueueReader(DataSourceReader):
     def __init__(self, options: QueueReadOptions, schema: StructType) -> None:
         self.options = options
         self.fields = schema
+        self._planned_on = host_name()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan: what is ready now, cut into spans of sequences for the executors."""
@@ -111,6 +113,7 @@ class QueueReader(DataSourceReader):
         if not partition.spans:
             return
         options = self.options
+        check_here(options.path, partition.incarnation, self._planned_on)
         wanted = arrow_schema(self.fields)
         columns = columns_of(wanted)
         plan = Plan(np.frombuffer(partition.spans, "<i8").reshape(-1, 2))
@@ -163,6 +166,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: QueueReadOptions, schema: StructType) -> None:
         self.options = options
         self.fields = schema
+        self._planned_on = host_name()
         #: end of the claims as this reader left it; another end means that somebody else claims, too
         self._known_end: int | None = None
         #: end of the claims when this reader began: what it delivers of those may have been delivered before
@@ -271,6 +275,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the claims of a range as Arrow batches; StoreError when some of them are gone."""
         assert isinstance(partition, ClaimPartition)
         options = self.options
+        check_here(options.path, partition.incarnation, self._planned_on)
         wanted = arrow_schema(self.fields)
         columns = columns_of(wanted)
         position = partition.start

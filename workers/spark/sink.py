@@ -43,6 +43,7 @@ from warren.workers.faces.node import client_of
 from warren.workers.faces.row_columns import Rows
 from warren.workers.faces.row_publish import append_rows, publish_rows, put_rows, wait_for_room
 from warren.workers.spark.client import check_runs, is_stop, node_of, outlasting
+from warren.workers.spark.hosts import Planned, host_name, node_name_at
 from warren.workers.spark.sink_options import TARGETS, SinkOptions
 from warren.workers.spark.sink_schema import canonical, check_sink_schema
 
@@ -189,8 +190,17 @@ class Publisher:
         return TimedOut(f"{target} {name!r}: {error}; option timeout says how long a task waits")
 
 
-def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Published:
-    """Publish all rows, wait for the confirms of all of them, and say how many there were; runs in an executor."""
+def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], planned: Planned | None = None) -> Published:
+    """Publish all rows, wait for the confirms of all of them, and say how many there were; runs in an executor.
+    `planned`: the one node that all tasks write into; None: each into that of its host.
+    """
+    if planned is not None:
+        planned.check(options.path)
+    elif node_name_at(options.path) is None:
+        raise UsageError(
+            f"option 'perHost': host {host_name()!r} has no node at {options.path}: each host that may run a task of "
+            "this job needs one, with what is written to declared"
+        )
     node = outlasting(options.path, options.timeout_s, lambda: node_of(options.path, "executor", options.timeout_s))
     publisher = Publisher(options, node)
     for batch in batches:
@@ -199,7 +209,11 @@ def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Publishe
 
 
 def check_target(options: SinkOptions, schema: StructType) -> None:
-    """Raise unless what the options name is there, and takes such rows; in the driver, before anything runs."""
+    """Raise unless what the options name is there, and takes such rows; in the driver, before anything runs. With
+    perHost each task finds it on its own host, and the driver's need not have a node.
+    """
+    if options.per_host and node_name_at(options.path) is None:
+        return
     node = node_of(options.path, "planner", options.timeout_s)
     client = client_of(node)
     catalog = client.catalog()
@@ -224,10 +238,11 @@ class DirectWriter(DataSourceArrowWriter):
         check_sink_schema(schema, options, overwrite)
         check_target(options, schema)
         self.options = options
+        self._planned = None if options.per_host else Planned.here(options.path)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish the rows of one partition."""
-        return publish(self.options, iterator)
+        return publish(self.options, iterator, self._planned)
 
 
 class DirectStreamWriter(DataSourceStreamArrowWriter):
@@ -237,10 +252,11 @@ class DirectStreamWriter(DataSourceStreamArrowWriter):
         check_sink_schema(schema, options, overwrite)
         check_target(options, schema)
         self.options = options
+        self._planned = None if options.per_host else Planned.here(options.path)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish the rows of one partition of a micro-batch."""
-        return publish(self.options, iterator)
+        return publish(self.options, iterator, self._planned)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: the rows are durable since their tasks ended."""

@@ -19,6 +19,7 @@ _SINK_OPTIONS = (
     "durability",
     "mandatory",
     "batchRows",
+    "perHost",
     "timeout",
     "delivery",
 )
@@ -41,6 +42,7 @@ class SinkOptions:
     durability: Durability | None
     mandatory: bool
     batch_rows: int
+    per_host: bool  #: each task writes into the node of its own host
     timeout_s: float
 
     @classmethod
@@ -72,5 +74,6 @@ class SinkOptions:
             durability=None if durability is None else _DURABILITIES[durability.lower()],
             mandatory=given.flag("mandatory", False),
             batch_rows=given.number("batchRows", BATCH_ROWS),
+            per_host=given.flag("perHost", False),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
         )

@@ -16,7 +16,7 @@ from warren.engine.catalog.group_topics import check_group
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.workers.client.arguments import milliseconds
-from warren.workers.faces.topic_reading import TAGS_MAX, TIME_MAX, TIME_MIN
+from warren.workers.faces.topic_scans import TAGS_MAX, TIME_MAX, TIME_MIN
 from warren.workers.spark.options import TIMEOUT_S, Given, absolute
 
 #: what says that topics are read, and which
@@ -51,6 +51,8 @@ _OPTIONS = (
     "batchRows",
     "batchBytes",
     "scan",
+    "mount",
+    "host",
     "timeout",
 )
 
@@ -125,6 +127,8 @@ class TopicReadOptions:
     batch_rows: int
     batch_bytes: int
     scan: str  #: of SCANS
+    mount: str | None  #: where hosts on which the node does not run see its directory
+    host: str | None  #: where the node runs, as Spark names it
     timeout_s: float
     given: tuple[str, ...]  #: names of options that are of streams or of batches alone
 
@@ -174,6 +178,8 @@ class TopicReadOptions:
             batch_rows=given.number("batchRows", 10_000),
             batch_bytes=min(given.number("batchBytes", 16 << 20), 1 << 30),
             scan=given.one_of("scan", SCANS),
+            mount=None if given.text("mount") is None else absolute(given.required("mount", "files"), "mount"),
+            host=given.text("host"),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
             given=tuple(name for name in (*_OF_STREAMS, *_ENDS) if given.text(name) is not None),
         )

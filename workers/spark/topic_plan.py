@@ -6,19 +6,28 @@ is planned holds what an executor needs to see that it reads the very same topic
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from warren.engine.catalog.group_topics import is_declared
 from warren.engine.catalog.topics import TopicDeclaration
-from warren.engine.errors import DataLoss, StoreError, TopicNotFound, UsageError
+from warren.engine.errors import DataLoss, StoreError, TimedOut, TopicNotFound, UsageError
 from warren.engine.saying import counted, shown
+from warren.workers.faces import topic_groups
 from warren.workers.faces.node import client_of
+from warren.workers.faces.topic_files import TopicFiles
 from warren.workers.faces.topic_reading import TopicReading
+from warren.workers.faces.topic_scans import TopicScans
 from warren.workers.spark.client import node_of
+from warren.workers.spark.hosts import files_at, node_name, runs_here
 from warren.workers.spark.topic_offsets import Place
 from warren.workers.spark.topic_options import EARLIEST, LATEST, Bound, TopicReadOptions
+
+if TYPE_CHECKING:
+    from warren.workers.client.client import Client
 
 log = logging.getLogger(__name__)
 
@@ -26,26 +35,61 @@ log = logging.getLogger(__name__)
 NAMES_SHOWN = 20
 
 
+class _Node:
+    """Topics of a node that runs here, by this process's client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.node_id = client.attachment().superblock.node_id
+
+    def topics(self) -> Mapping[str, TopicDeclaration]:
+        return self._client.catalog().topics
+
+    def reading(self, topic: TopicDeclaration) -> TopicReading:
+        return TopicReading(self._client, topic)
+
+
 class Topics:
-    """The topics of a node that a read is about. Raises PeerLost, TimedOut, NodeNotRunning, ClosedError everywhere."""
+    """The topics of a node that a read is about: as the node shows them, or, with the option `mount` where it does not
+    run, as its files do. Raises PeerLost, TimedOut, NodeNotRunning, ClosedError everywhere.
+    """
 
     def __init__(self, options: TopicReadOptions, role: str) -> None:
         self.options = options
-        self._client = client_of(node_of(options.path, role, options.timeout_s))
+        files = None if options.mount is None else files_at(options.mount)
+        if files is not None and not runs_here(options.path, files, role, options.timeout_s):
+            self._place: _Node | TopicFiles = files
+        else:
+            self._place = _Node(client_of(node_of(options.path, role, options.timeout_s)))
+
+    @property
+    def by_files(self) -> bool:
+        """Whether the node does not run here, and its files are read at `mount`."""
+        return isinstance(self._place, TopicFiles)
 
     def incarnation(self, topic: TopicDeclaration) -> str:
         """Return what tells this topic from a later one of its name, and this node from another one."""
-        return f"{self._client.attachment().superblock.node_id:012x}-{topic.id}"
+        return f"{node_name(self._place.node_id)}-{topic.id}"
 
-    def reading(self, topic: TopicDeclaration) -> TopicReading:
+    def reading(self, topic: TopicDeclaration) -> TopicScans:
         """Return what reads it."""
-        return TopicReading(self._client, topic)
+        return self._place.reading(topic)
+
+    def publish(self, topic: TopicDeclaration, group: str, offsets: Mapping[int, int]) -> None:
+        """Show offsets of a group. UsageError: the node does not run here."""
+        reading = self.reading(topic)
+        if not isinstance(reading, TopicReading):
+            raise UsageError(
+                "options 'groupId' and 'groupIdPrefix' show offsets at the node, which does not run on this host: "
+                "leave them out, or run the driver there"
+            )
+        topic_groups.publish(reading, group, offsets)
 
     # -- which topics -------------------------------------------------------------------------------------------
 
     def found(self) -> dict[str, TopicDeclaration]:
         """Return the topics that are selected and there, by name. UsageError: a partition is not there."""
-        selection, there = self.options.selection, self._client.catalog().topics
+        selection, there = self.options.selection, self._place.topics()
         if selection.option == "subscribePattern":
             names = [name for name in there if is_declared(name) and re.fullmatch(selection.pattern, name)]
         else:
@@ -64,7 +108,7 @@ class Topics:
         found = self.found()
         missing = [name for name in self.options.selection.names if name not in found]
         if missing:
-            names = sorted(name for name in self._client.catalog().topics if is_declared(name))
+            names = sorted(name for name in self._place.topics() if is_declared(name))
             told = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
             raise TopicNotFound(
                 f"option {self.options.selection.option!r}: there is no topic {missing[0]!r} in {self.options.path}; "
@@ -111,7 +155,7 @@ class Topics:
                     " (-2 is earliest, -1 is latest)"
                 )
 
-    def _resolve(self, bound: Bound, reading: TopicReading, partition: int, end: bool) -> int:
+    def _resolve(self, bound: Bound, reading: TopicScans, partition: int, end: bool) -> int:
         low, high = reading.offsets(partition)
         name = reading.declared.name
         if bound.kind in ("earliest", "latest"):
@@ -138,25 +182,30 @@ class Topics:
 
     # -- what is missing ----------------------------------------------------------------------------------------
 
-    def checked_start(self, reading: TopicReading, partition: int, start: int, end: int) -> int:
+    def checked_start(self, reading: TopicScans, partition: int, start: int, end: int) -> int:
         """Return where a planned range begins: at its start, or, as far as failOnDataLoss=false allows it, behind what
         is gone. DataLoss: messages of it are gone. StoreError: the topic is shorter than the range.
         """
         low, high = reading.offsets(partition)
-        self.check_end(reading, partition, end, high)
+        high = self.check_end(reading, partition, end, high)
         if start >= low or start >= end or reading.declared.compacted:
             return start
         self.lost(reading.declared.name, partition, start, min(low, end), low)
         return min(low, end)
 
-    def check_end(self, reading: TopicReading, partition: int, end: int, high: int) -> None:
-        """Raise StoreError when a partition that ends at `high` is shorter than it was."""
+    def check_end(self, reading: TopicScans, partition: int, end: int, high: int) -> int:
+        """Return where a partition ends, that ended at `high`. StoreError: it is shorter than it was."""
+        if end > high and self.by_files:  # files follow the node by a second, and it may have run here before
+            with contextlib.suppress(TimedOut):
+                reading.reach(partition, end, self.options.timeout_s)
+            high = reading.offsets(partition)[1]
         if end > high:
             raise StoreError(
                 f"topic {reading.declared.name!r}, partition {partition} ends at offset {high}, and offsets up to "
                 f"{end} were planned or committed: the data directory is older than the checkpoint. Begin with a new "
                 "checkpointLocation"
             )
+        return high
 
     def lost(self, topic: str, partition: int, wanted: int, end: int, minimum: int) -> None:
         """Messages [wanted, end) are gone: DataLoss, or with failOnDataLoss=false a line in the log."""
@@ -189,7 +238,7 @@ class Topics:
 
     def same(self, topic: str, expected: str) -> TopicDeclaration | None:
         """Return the topic if it still is this one; else as `replaced`, and None."""
-        found = self._client.catalog().topics.get(topic)
+        found = self._place.topics().get(topic)
         now = None if found is None else self.incarnation(found)
         if now == expected:
             return found
@@ -198,7 +247,7 @@ class Topics:
 
     def check_selected(self, topic: str) -> None:
         """Raise UsageError when the checkpoint has a topic that is there and that the query does not read any more."""
-        if topic in self._client.catalog().topics:
+        if topic in self._place.topics():
             raise UsageError(
                 f"the checkpoint has topic {shown(topic)}, which the query does not read ({self.options.selection}): a "
                 "changed query needs a new checkpointLocation"

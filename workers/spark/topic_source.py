@@ -52,9 +52,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from warren.engine.errors import DataLoss, PeerLost, StoreError, TimedOut, TopicNotFound, UsageError
-from warren.workers.faces import topic_groups
-from warren.workers.faces.topic_reading import ReadStatus, Scan
+from warren.workers.faces.topic_scans import ReadStatus, Scan
 from warren.workers.spark.client import APPLICATION_VARIABLE, outlasting
+from warren.workers.spark.hosts import check_here, host_name
 from warren.workers.spark.topic_offsets import (
     Place,
     Range,
@@ -71,7 +71,7 @@ from warren.workers.spark.topic_rows import TopicRows
 if TYPE_CHECKING:
     from warren.engine.catalog.topics import TopicDeclaration
     from warren.workers.faces.topic_holds import Hold
-    from warren.workers.faces.topic_reading import TopicReading
+    from warren.workers.faces.topic_scans import TopicScans
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class TopicPartition(InputPartition):
     partition: int
     start: int
     end: int
+    planned_on: str  #: which host
 
 
 class Held:
@@ -102,7 +103,7 @@ class Held:
         self._lock = threading.Lock()
         self._holds: list[Hold] = []
 
-    def hold(self, reading: TopicReading, partition: int, start: int, end: int) -> None:
+    def hold(self, reading: TopicScans, partition: int, start: int, end: int) -> None:
         """Hold a range, as far as it is there: what is missing is for whoever reads it to say."""
         low, high = reading.offsets(partition)
         while max(start, low) < min(end, high):
@@ -111,8 +112,9 @@ class Held:
             except DataLoss as gone:  # retention was there before
                 low = max(low + 1, gone.minimum)
                 continue
-            with self._lock:
-                self._holds.append(held)
+            if held is not None:
+                with self._lock:
+                    self._holds.append(held)
             return
 
     def release(self) -> None:
@@ -300,7 +302,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if at is None:
                     fresh[name, partition] = low
                     continue
-                topics.check_end(reading, partition, at, high)
+                high = topics.check_end(reading, partition, at, high)
                 if at < low and not topic.compacted and self.options.fail_on_data_loss:
                     topics.lost(name, partition, at, low, low)
                 end = high if target is None else min(high, max(at, target.offsets.get(partition, at)))
@@ -357,7 +359,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if told is None or told.incarnation != topics.incarnation(topic) or not told.offsets:
                 continue
             try:
-                topic_groups.publish(topics.reading(topic), group, told.offsets)
+                topics.publish(topic, group, told.offsets)
             except (PeerLost, TimedOut, TopicNotFound) as problem:
                 log.warning("offsets of group %r of topic %r are not published: %s", group, name, problem)
                 return
@@ -393,7 +395,7 @@ def _parts(
     options: TopicReadOptions, incarnations: Mapping[str, str], ranges: Mapping[Place, Range]
 ) -> list[InputPartition]:
     return [
-        TopicPartition(name, incarnations[name], partition, low, high)
+        TopicPartition(name, incarnations[name], partition, low, high, host_name())
         for (name, partition), low, high in split(ranges, options.partitions_min, options.records_per_partition_max)
     ]
 
@@ -418,6 +420,8 @@ def _read(options: TopicReadOptions, fields: StructType, part: InputPartition) -
     """The messages of a part."""
     if not isinstance(part, TopicPartition):
         return  # Spark makes one up when a plan has none
+    if options.mount is None:
+        check_here(options.path, part.incarnation, part.planned_on)
     waiting = partial(outlasting, options.path, options.timeout_s)  # for a node that was stopped to come back
     topics = waiting(lambda: Topics(options, "executor"))
     topic = waiting(lambda: topics.same(part.topic, part.incarnation))
@@ -427,6 +431,7 @@ def _read(options: TopicReadOptions, fields: StructType, part: InputPartition) -
     rows = TopicRows(fields, part.topic, part.partition)
     held = Held()
     try:
+        waiting(lambda: reading.reach(part.partition, part.end, options.timeout_s))
         waiting(lambda: held.hold(reading, part.partition, part.start, part.end))
         yield from _scanned(topics, reading, rows, part)
         waiting(reading.check_there)
@@ -437,7 +442,7 @@ def _read(options: TopicReadOptions, fields: StructType, part: InputPartition) -
     waiting(lambda: topics.same(part.topic, part.incarnation))
 
 
-def _scanned(topics: Topics, reading: TopicReading, rows: TopicRows, part: TopicPartition) -> Iterator[pa.RecordBatch]:
+def _scanned(topics: Topics, reading: TopicScans, rows: TopicRows, part: TopicPartition) -> Iterator[pa.RecordBatch]:
     options, wanted, at = topics.options, _wanted(topics.options, rows), part.start
     while at < part.end:
         scan = partial(reading.scan, part.partition, at, part.end, options.batch_rows, options.batch_bytes, wanted)

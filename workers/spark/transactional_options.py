@@ -17,6 +17,7 @@ _ELSEWHERE = {
     "routingkey": 'it goes with "exchange", which takes no transactions',
     "durability": "all of a transaction is synced",
     "mandatory": 'it goes with "exchange", which takes no transactions',
+    "perhost": "a transaction is of one node",
     "batchrows": "a transaction is staged, and appended in parts of a fixed size",
 }
 

@@ -31,6 +31,7 @@ from warren.engine.transactions.sink import Batch
 from warren.workers.faces import transactions
 from warren.workers.faces.node import client_of
 from warren.workers.spark.client import client_name, node_of
+from warren.workers.spark.hosts import Planned
 from warren.workers.spark.transactional_options import TransactionalOptions
 from warren.workers.spark.transactional_rows import Stager, check_schema
 
@@ -128,10 +129,12 @@ class TransactionalWriter(DataSourceArrowWriter):
         check_schema(schema, options, overwrite)
         check_target(options)
         self.options = options
+        self._planned = Planned.here(options.path)
         self.batch = Batch(f"write-{uuid.uuid4()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one partition."""
+        self._planned.check(self.options.path)
         return stage(self.options, self.batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -150,9 +153,11 @@ class TransactionalStreamWriter(DataSourceStreamArrowWriter):
         check_schema(schema, options, overwrite)
         check_target(options)
         self.options = options
+        self._planned = Planned.here(options.path)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one partition of a micro-batch."""
+        self._planned.check(self.options.path)
         return stage(self.options, batch_of_task(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

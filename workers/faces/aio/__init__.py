@@ -50,7 +50,8 @@ from warren.workers.faces.aio.topic import Topic
 from warren.workers.faces.aio.work_queue import QueueEmpty, QueueFull, ShutDown, WorkQueue
 from warren.workers.faces.aio.worker import Worker
 from warren.workers.faces.topic_halves import HalfMessage
-from warren.workers.faces.topic_reading import ReadResult, ReadStatus
+from warren.workers.faces.topic_reading import ReadResult
+from warren.workers.faces.topic_scans import ReadStatus
 from warren.workers.faces.topics import Position
 
 __all__ = [

@@ -32,7 +32,8 @@ from warren.workers.faces.replay import Replayed, Where
 from warren.workers.faces.topic_halves import LISTED, HalfMessage
 from warren.workers.faces.topic_holds import Hold
 from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Start
-from warren.workers.faces.topic_reading import ReadResult, ReadStatus, named
+from warren.workers.faces.topic_reading import ReadResult, named
+from warren.workers.faces.topic_scans import ReadStatus
 from warren.workers.faces.topics import append_row, append_rows, check_rows, reader_of, turn_of
 
 if TYPE_CHECKING:

@@ -201,9 +201,20 @@ final class Planner {
                 .put("queue", range.queue)
                 .put("offset", offset)
                 .put("end", range.end)
+                .put("planned_on", range.plannedOn)
                 .put("body", body);
         question.set("options", JSON.valueToTree(range.options));
         return ask(question).longValue();
+    }
+
+    /** What is said of a range whose node is another host's: `found` is the node that has its path here, or null. */
+    String elsewhere(Range range, String node, String found) {
+        return ask(question("elsewhere")
+                        .put("path", range.path)
+                        .put("node", node)
+                        .put("found", found)
+                        .put("planned_on", range.plannedOn))
+                .textValue();
     }
 
     void stop(long reader) {

@@ -1,11 +1,15 @@
 package warren.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
 import java.io.Serializable;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /**
@@ -16,8 +20,10 @@ import org.apache.spark.sql.connector.read.InputPartition;
 final class Range implements InputPartition, Serializable {
     private static final long serialVersionUID = 1L;
 
-    /** Of the node's topics. */
-    final String folder;
+    /** The node's directory on its own host, where others see it (null: nowhere), and the folder of topics there. */
+    final String path;
+    final String mount;
+    final String topics;
     final String topic;
     /** Of the topic, so that one that was deleted and made again shows nothing of before. */
     final int id;
@@ -33,15 +39,18 @@ final class Range implements InputPartition, Serializable {
     /** Milliseconds since 1970: stored then or later, and before then. */
     final long since;
     final long until;
-    /** Where it was planned. */
-    final String host;
+    /** Where it was planned, for texts, and where tasks best run, by Spark's names. */
+    final String plannedOn;
+    final String[] preferred;
     /** What was asked for, and of whom: for an answer about what does not check out. */
     final String incarnation;
     final HashMap<String, String> options;
     final String[] command;
 
     Range(JsonNode planned, Map<String, String> options, String[] command) {
-        this.folder = planned.required("folder").textValue();
+        this.path = planned.required("path").textValue();
+        this.mount = planned.hasNonNull("mount") ? planned.get("mount").textValue() : null;
+        this.topics = planned.required("topics").textValue();
         this.topic = planned.required("topic").textValue();
         this.id = planned.required("id").intValue();
         this.queue = planned.required("queue").intValue();
@@ -53,14 +62,19 @@ final class Range implements InputPartition, Serializable {
         this.keys = texts(planned.get("keys"));
         this.since = planned.hasNonNull("since") ? planned.get("since").longValue() : Long.MIN_VALUE;
         this.until = planned.hasNonNull("until") ? planned.get("until").longValue() : Long.MAX_VALUE;
-        this.host = planned.required("host").textValue();
+        this.plannedOn = planned.required("planned_on").textValue();
+        this.preferred = planned.hasNonNull("preferred")
+                ? texts(planned.get("preferred"))
+                : new String[] {plannedOn, SparkEnv.get().conf().get("spark.driver.host", plannedOn)};
         this.incarnation = planned.required("incarnation").textValue();
         this.options = new HashMap<>(options);
         this.command = command;
     }
 
     private Range(Range of, long start, long end, String[] tags) {
-        this.folder = of.folder;
+        this.path = of.path;
+        this.mount = of.mount;
+        this.topics = of.topics;
         this.topic = of.topic;
         this.id = of.id;
         this.queue = of.queue;
@@ -72,7 +86,8 @@ final class Range implements InputPartition, Serializable {
         this.keys = of.keys;
         this.since = of.since;
         this.until = of.until;
-        this.host = of.host;
+        this.plannedOn = of.plannedOn;
+        this.preferred = of.preferred;
         this.incarnation = of.incarnation;
         this.options = of.options;
         this.command = of.command;
@@ -87,7 +102,30 @@ final class Range implements InputPartition, Serializable {
 
     @Override
     public String[] preferredLocations() {
-        return new String[] {host};
+        return preferred;
+    }
+
+    /** The folder of the node's topics on this host. An error: the node is another host's, and nothing shows its files. */
+    Path folder() {
+        String node = incarnation.substring(0, incarnation.indexOf('-'));
+        String found = nodeAt(path);
+        if (node.equals(found)) {
+            return Path.of(path, topics);
+        }
+        if (mount != null && node.equals(nodeAt(mount))) {
+            return Path.of(mount, topics);
+        }
+        throw new ReadError("UsageError", Planner.of(command).elsewhere(this, node, found));
+    }
+
+    /** The id of the node whose directory this is, as incarnations begin with it; null: it is none. */
+    private static String nodeAt(String directory) {
+        try {
+            JsonNode id = new ObjectMapper().readTree(Path.of(directory, "node.json").toFile()).get("node_id");
+            return id == null || !id.isIntegralNumber() ? null : String.format("%012x", id.longValue());
+        } catch (IOException none) {
+            return null;
+        }
     }
 
     @Override

@@ -44,7 +44,7 @@ final class RangeReader implements PartitionReader<InternalRow> {
 
     RangeReader(Range range, StructType schema) {
         this.range = range;
-        Path folder = Path.of(range.folder);
+        Path folder = range.folder();
         this.units = new Units(
                 folder.resolve("consumequeue").resolve(range.topic).resolve(Integer.toString(range.queue)),
                 range.consumeQueueEntries);
