@@ -45,6 +45,7 @@ RUN_BY = {
     "docs/spark.md": "tests/spark/test_guide.py",
     "docs/spark-topics.md": "tests/spark/test_topic_guide.py",
     "docs/pipelines.md": "tests/spark/test_pipelines.py",
+    "docs/scaling.md": "tests/spark/test_hosts.py",
     "docs/topics.md": "tests/documents/test_topics_guide.py",
 }
 #: packages that have no types of their own, nor stubs that we want as a dependency

@@ -23,6 +23,7 @@ from warren.workers.spark import hosts, topic_source
 from warren.workers.spark.client import close_clients
 from warren.workers.spark.data_source import WarrenDataSource
 
+from support.snippets import ROOT, snippets
 from support.waiting import wait_until
 from support.written_directory import RECORDS, TOPIC, body_of
 
@@ -36,7 +37,7 @@ def own_client() -> Iterator[None]:
     """The client of the readers, and the files that they have open, which in Spark's workers stay until the end."""
     yield
     close_clients()
-    for (_pid, _mount), files in hosts._files.items():
+    for files in hosts._files.values():
         files.close()
     hosts._files.clear()
 
@@ -172,7 +173,7 @@ def test_a_write_per_host(client: warren.Node, topic: warren.Topic, tmp_path: Pa
     rows = pa.RecordBatch.from_pydict({"value": [b"1", b"2"]})
     assert moved(writer, Path(client.directory)).write(iter([rows])).messages == 2
     assert sum(topic.offsets(queue)[1] for queue in (0, 1)) == 2
-    with pytest.raises(UsageError, match="perHost.* has no node at .*none"):
+    with pytest.raises(UsageError, match=r"perHost.* has no node at .*none"):
         pickle.loads(pickle.dumps(writer)).write(iter([rows]))
 
 
@@ -297,7 +298,7 @@ def test_what_files_cannot_give(client: warren.Node, topic: warren.Topic, mounte
     compacted.delete()
     grouped = stream_of(**mounted, subscribe=topic.name, groupId="g", startingOffsets="earliest")
     first = grouped.latestOffset(grouped.initialOffset(), ReadAllAvailable())
-    with pytest.raises(UsageError, match="'groupId' .* does not run on this host"):
+    with pytest.raises(UsageError, match=r"'groupId' .* does not run on this host"):
         grouped.latestOffset(first, ReadAllAvailable())
     with pytest.raises(UsageError, match="option 'mount' must be a directory of this machine"):
         batch_of(path="x", subscribe=topic.name, mount="hdfs://x/y")
@@ -307,7 +308,7 @@ def test_what_files_cannot_give(client: warren.Node, topic: warren.Topic, mounte
 
 def test_damage_of_files_is_named(written_files: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(written_files, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
-    log = sorted((copy / "topics" / "commitlog").iterdir())[0]
+    log = min((copy / "topics" / "commitlog").iterdir())
     content = bytearray(log.read_bytes())
     place = content.index(body_of(7))
     content[place] ^= 1
@@ -316,7 +317,7 @@ def test_damage_of_files_is_named(written_files: Path, tmp_path: Path) -> None:
     with pytest.raises(warren.CorruptRecord, match=r"commitlog/0+ .*"):
         read(reader, reader.partitions())
     (copy / "topics" / "checkpoint").write_bytes(b"x" * 500)
-    with pytest.raises(StoreError, match="checkpoint of the topics of .* is damaged"):
+    with pytest.raises(StoreError, match=r"checkpoint of the topics of .* is damaged"):
         batch_of(path=str(tmp_path / "none"), mount=str(copy), subscribe=TOPIC).partitions()
 
 
@@ -324,3 +325,25 @@ def test_parts_say_where_they_were_planned(client: warren.Node, topic: warren.To
     fill(topic, 2)
     parts = batch_of(path=str(client.directory), subscribe=topic.name).partitions()
     assert {part.planned_on for part in parts if isinstance(part, topic_source.TopicPartition)} == {hosts.host_name()}
+
+
+@pytest.mark.spark
+def test_the_page_puts_nodes_together(
+    spark: Any, client: warren.Node, mounted: dict[str, str], written_files: Path, tmp_path: Path
+) -> None:
+    """The snippet of docs/scaling.md, with a node that runs here and one whose files are seen."""
+    (snippet,) = snippets(ROOT / "docs/scaling.md")
+    topic = client.topic("flights", queues=2)
+    try:
+        bodies = fill(topic, 100)
+        names: dict[str, Any] = {}
+        exec(compile(snippet.code.replace("/var/lib/warren", str(client.directory)), "scaling", "exec"), names)
+        names["MOUNTS"] = {"here": mounted["mount"], "there": str(written_files)}
+        query = names["flights"](spark).writeStream.format("memory").queryName("nodes")
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+        rows = spark.table("nodes").collect()
+        assert sorted(bytes(row.value) for row in rows if row.host == "here") == bodies
+        assert sum(row.host == "there" for row in rows) == RECORDS
+    finally:
+        topic.delete()

@@ -136,7 +136,7 @@ def test_what_does_not_check_out_in_java_is_said_by_python(topic: warren.Topic) 
     (answer,) = asked({**explain, "incarnation": f"{node}-999"})
     assert answer["error"] == "StoreError"
     assert "deleted and made again" in answer["message"]
-    (answer,) = asked({**explain, "incarnation": "0-0", "options": {**options, "failOnDataLoss": "false"}})
+    (answer,) = asked({**explain, "incarnation": f"{node}-999", "options": {**options, "failOnDataLoss": "false"}})
     assert answer == {"answer": 10}
 
 
