@@ -348,6 +348,27 @@ def test_parquet_into_a_queue(spark: Any, run: Any, node: warren.Node, tmp_path:
     queue.delete()
 
 
+def test_an_export_into_a_topic(spark: Any, run: Any, node: warren.Node, tmp_path: Path) -> None:
+    """What was exported can be put back: bodies, keys, tags and properties, into a topic of another name."""
+    first, again = node.topic("exported", queues=2), node.topic("put-back", queues=2)
+    for n in range(300):
+        first.append(b"%d" % n, key=f"k{n % 7}", tag="even" if n % 2 == 0 else None, properties={"n": str(n)})
+    read = {"path": str(node.directory), "includeHeaders": "true", "startingOffsets": "earliest"}
+    columns = "value", "key", "tag", "headers", "born_timestamp"
+
+    def content(topic: str) -> list[Any]:
+        frame = spark.read.format("warren").options(**read, subscribe=topic).load().select(*columns)
+        return sorted(frame.collect(), key=lambda row: int(row.value))
+
+    spark.read.format("warren").options(**read, subscribe="exported").load().write.parquet(str(tmp_path / "rows"))
+    words = "republish", node.directory, "--from-parquet", tmp_path / "rows", "--to-topic", "put-back"
+    code, said = run(*words)
+    assert (code, "300 messages published to topic put-back" in said) == (0, True), said
+    assert content("put-back") == content("exported")
+    for topic in (first, again):
+        topic.delete()
+
+
 def test_dead_letters_into_an_exchange(spark: Any, run: Any, node: warren.Node) -> None:
     """They leave their queue, each once, with headers, by a routing key of one's own."""
     dead, again = node.queue("dead"), node.queue("again")

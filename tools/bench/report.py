@@ -101,7 +101,8 @@ def table_of(runs: list[Result]) -> Table:
     for run in runs:
         latency = run["latency_us"] or {}
         limit = run["limit"] or {}
-        bound = f"{limit['p50_us']:.0f} µs" if "p50_us" in limit else _number(limit.get("messages_per_s"))
+        p50 = limit.get("p50_us")
+        bound = _number(limit.get("messages_per_s")) if p50 is None else f"{p50:.0f} µs"
         table.add_row(
             f"{run['workload']} {run['into']}" if "into" in run else run["workload"],
             str(run["size_bytes"]),

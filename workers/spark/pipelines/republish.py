@@ -27,8 +27,9 @@ from warren.workers.spark.data_source import WarrenDataSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: what a message is made of
+#: what a message is made of, and of a topic's message, too
 COLUMNS = ("value", "key", "headers")
+OF_TOPICS = ("tag", "born_timestamp")
 BURST_S = 0.5
 BATCH_ROWS = 10_000
 _RATE = "rowsPerSecond"
@@ -121,7 +122,8 @@ def messages(frame: DataFrame, target: Target) -> DataFrame:
     if "value" not in frame.columns:
         raise UsageError(f"rows to republish need a column named value; these have {', '.join(frame.columns)}")
     left_out = {"key"} if target.queue is not None or target.routing_key is not None else set()
-    return frame.select(*(name for name in COLUMNS if name in frame.columns and name not in left_out))
+    wanted = COLUMNS if target.topic is None else COLUMNS + OF_TOPICS
+    return frame.select(*(name for name in wanted if name in frame.columns and name not in left_out))
 
 
 def republish(frame: DataFrame, target: Target, rate: float | None = None) -> int:
