@@ -40,7 +40,7 @@ def checked_sink(name: str) -> str:
     """The name of a sink. Raises InvalidName."""
     if not _NAME.fullmatch(name) or len(name) > NAME_MAX:
         raise InvalidName(
-            f"a sink is called by 1 to {NAME_MAX} of A-Z a-z 0-9 . _ -, and not with a dot or a dash first, "
+            f"the name of a sink has 1 to {NAME_MAX} characters of A-Z a-z 0-9 . _ -, and begins with none of . and -, "
             f"not {shown(name)}"
         )
     return name

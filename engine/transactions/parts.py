@@ -210,7 +210,10 @@ class PartReader:
         self.path = folder.staged / part.name
         self._part = part
         with atomic_file.file_explained(f"cannot read what was staged in {self.path}"):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                raise self._corrupt(0, f"{part.bytes} bytes", "no file") from None
             try:
                 size = os.fstat(descriptor).st_size
                 if size != part.bytes:

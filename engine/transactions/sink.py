@@ -22,7 +22,7 @@ from warren.engine.saying import command, counted
 from warren.engine.transactions import state as states
 from warren.engine.transactions.folder import SinkFolder
 from warren.engine.transactions.parts import DESTINATIONS_MAX, Destination, Part, PartReader, Rows, is_written, totals
-from warren.engine.transactions.state import RUNS_KEPT, WRITES_KEPT, Pending, Place, Roller, State, Stream
+from warren.engine.transactions.state import RUNS_KEPT, SEALS_KEPT, WRITES_KEPT, Pending, Place, Roller, State, Stream
 
 PARTS_MAX = 10_000
 #: bytes that are appended between two notes of how far it is
@@ -74,11 +74,15 @@ class Targets(Protocol):
 
 
 class Batch(NamedTuple):
-    """What is to be committed: of a stream the query, the number of the batch and the run; else an id alone."""
+    """What is to be committed: of a stream the query, the number of the batch and the run; else an id alone.
+
+    `seal`: what tells a batch from another one of its number and query, if who commits can say so; empty: it cannot.
+    """
 
     owner: str
     number: int | None = None
     run: str = ""
+    seal: str = ""
 
     @property
     def text(self) -> str:
@@ -137,7 +141,9 @@ class Sink:
                 )
             own = next((each for each in state.former if each.query == batch.owner), None)
             state.former = [each for each in [*state.former, stream] if each.query != batch.owner][-FORMER_KEPT:]
-            state.stream = Stream(batch.owner, own.batch if own is not None else -1, [batch.run])
+            state.stream = Stream(batch.owner, -1, [batch.run])
+            if own is not None:
+                state.stream.batch, state.stream.seals = own.batch, own.seals
             return True
         if stream is None:
             state.stream = Stream(batch.owner, -1, [batch.run])
@@ -155,8 +161,8 @@ class Sink:
     # -- the commit ---------------------------------------------------------------------------------------------
 
     def commit(self, batch: Batch, parts: Sequence[Part], targets: Targets) -> bool:
-        """Commit what was staged, and bring it where it belongs; false: the batch was committed before. What another
-        commit left unfinished is finished first.
+        """Commit what was staged, and bring it where it belongs; false: the batch was committed before, or is empty.
+        What another commit left unfinished is finished first.
 
         Raises what `enter` raises, CorruptRecord, LimitError, and what `targets` raise. `committed` says what an error
         left.
@@ -173,12 +179,22 @@ class Sink:
                 self._admit(state, batch, False)
             self._finish(state, targets, False)
             if _is_there(state, batch):
+                self._check_same(state, batch)
                 self._collect(state)
                 return False
+            if not parts:
+                return False  # without rows it leaves nothing, and is told from no other one
             self._begin(state, batch, parts, targets)
             states.save(self.folder, state)
             self._roll(state, targets)
             return True
+
+    def concerns(self, batch: Batch) -> bool:
+        """Whether a batch without rows is of any concern: something is to be finished, or its number was committed.
+        Raises StoreError and its kinds.
+        """
+        state = self.load()
+        return state is not None and (state.pending is not None or _is_there(state, batch))
 
     def committed(self, batch: Batch) -> bool:
         """Whether the batch is committed, finished or not. Raises StoreError and its kinds."""
@@ -206,6 +222,26 @@ class Sink:
         if batch.number is not None:
             assert state.stream is not None
             state.stream.batch = batch.number
+            if batch.seal:
+                kept = sorted(state.stream.seals.items())[-SEALS_KEPT + 1 :]
+                state.stream.seals = dict(kept) | {batch.number: batch.seal}
+
+    def _check_same(self, state: State, batch: Batch) -> None:
+        """A batch whose number is committed is that very batch, read again, and not one that was planned anew since: a
+        checkpoint that is older than the sink would lose what is in it. Raises StoreError.
+        """
+        stream = state.stream
+        if batch.number is None or stream is None:
+            return
+        known = stream.seals.get(batch.number, "")
+        if known == batch.seal if known and batch.seal else batch.number == stream.batch:
+            return
+        raise StoreError(
+            f"sink {self.folder.name!r} has {batch.text} already, up to batch {stream.batch}; this one has its number, "
+            "and was planned anew: the checkpoint is older than the sink (put back from a copy, or cut by a loss of "
+            "power). Nothing of it is written. Put the newest checkpoint back; or look up which rows are there, and "
+            "begin behind them with a new checkpointLocation and takeOver=true"
+        )
 
     # -- what is committed ---------------------------------------------------------------------------------------
 

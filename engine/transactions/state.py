@@ -23,6 +23,8 @@ from warren.engine.transactions.parts import Destination, Part
 
 #: runs of a query that are remembered, and writes that are no streams
 RUNS_KEPT = WRITES_KEPT = 64
+#: batches whose seals are remembered: so many does Spark keep in a checkpoint
+SEALS_KEPT = 100
 
 
 class Roller(msgspec.Struct, frozen=True):
@@ -70,6 +72,7 @@ class Stream(msgspec.Struct):
     query: str
     batch: int = -1  #: the last one that is committed
     runs: list[str] = []  #: the newest last: that has the sink
+    seals: dict[int, str] = {}  #: of the newest batches: what tells each from another one of its number
 
 
 class State(msgspec.Struct):

@@ -18,11 +18,13 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 import warren
-from warren.engine.errors import InvalidName, QueueNotFound, TimedOut, TopicNotFound, UsageError
+from warren.engine.errors import InvalidName, QueueNotFound, StoreError, TimedOut, TopicNotFound, UsageError
 from warren.engine.transactions.sink import Batch
 from warren.workers.faces import transactions
 from warren.workers.process import interpreter
@@ -105,10 +107,10 @@ def sink_of(options: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "match"),
+    ("options", "error", "match"),
     [
         ({"topic": "t"}, UsageError, "option 'sinkId' is missing"),
-        ({"topic": "t", "sinkId": "a/b"}, InvalidName, "a sink is called by"),
+        ({"topic": "t", "sinkId": "a/b"}, InvalidName, "the name of a sink has"),
         ({"topic": "t", "queue": "q", "sinkId": "s"}, UsageError, "leave one out"),
         ({"exchange": "e", "sinkId": "s"}, UsageError, "'exchange' does not go with delivery=transactional"),
         ({"topic": "t", "sinkId": "s", "DURABILITY": "none"}, UsageError, "all of a transaction is synced"),
@@ -116,9 +118,9 @@ def sink_of(options: dict[str, str]) -> Any:
         ({"topic": "t", "sinkId": "s", "sinkID2": "x"}, UsageError, "unknown option"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, str], error: type[Exception], match: str) -> None:
+def test_options_that_cannot_be(options: dict[str, str], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        TransactionalOptions.parse({"path": "/data", "delivery": "transactional", **given})
+        TransactionalOptions.parse({"path": "/data", "delivery": "transactional", **options})
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,92 @@ def test_rows_that_cannot_be_written_leave_nothing(
     assert bodies(node, topic) == []
 
 
+def headers_of(*pairs: tuple[str, bytes]) -> pa.Array:
+    return pa.array([None, [{"key": name, "value": value} for name, value in pairs]], HEADERS)
+
+
+LONG = 70_000
+#: what a node refuses → the column of two rows, of which the second is refused; in a topic, in a queue
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("topic", {"tag": [None, ""]}, "row 1: a tag must not be empty"),
+    ("topic", {"tag": ["t", "a\x01"]}, "row 1: a tag must not contain"),
+    ("topic", {"tag": ["t", "t" * LONG]}, "row 1: keys, tag and properties"),
+    ("topic", {"key": ["k", ""]}, "row 1: a key must not be empty"),
+    ("topic", {"key": ["k", "k" * LONG]}, "row 1: keys, tag and properties"),
+    ("topic", {"headers": headers_of(("", b"1"))}, "row 1: header '': its name must not be empty"),
+    ("topic", {"headers": headers_of(("a", b"\x02"))}, "row 1: header 'a': .* which separate"),
+    ("topic", {"headers": headers_of(("a", b"x" * 32_760))}, "row 1: the headers of a message of a topic"),
+    ("topic", {"headers": headers_of(("KEYS", b"1"))}, "row 1: header 'KEYS' is named as the log names"),
+    ("topic", {"value": ["a", "b" * (5 << 20)]}, "row 1: a message of .* is larger"),
+    ("queue", {"key": pa.array([b"k", b"k" * LONG])}, "row 1: "),
+    ("queue", {"headers": headers_of(("a", b"x" * LONG))}, "row 1: "),
+    ("queue", {"value": ["a", "b" * (5 << 20)]}, "row 1: a message is larger than"),
+]
+
+
+@pytest.mark.parametrize(("kind", "columns", "match"), REFUSED)
+def test_what_the_node_would_refuse_is_refused_before_it_is_staged(
+    node: warren.Node, topic: warren.Topic, once: warren.Queue, kind: str, columns: dict[str, Any], match: str
+) -> None:
+    """Behind the commit it would be in the way of all that comes."""
+    options = told(node, **{kind: topic.name if kind == "topic" else once.name})
+    rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], **columns})
+    with pytest.raises(UsageError, match=match):
+        writer_of(options).write(iter([rows]))
+    assert sink_of(options).folder.parts() == []
+
+
+TEXT = st.one_of(
+    st.none(), st.text(max_size=6), st.sampled_from(["", " ", "a b", "\x00", "KEYS", "DELAY", "WARREN_SINK"])
+)
+PAIRS = st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(["topic", "queue"]), key=TEXT, tag=TEXT, headers=PAIRS)
+def test_what_is_staged_can_be_appended(
+    node: warren.Node,
+    topic: warren.Topic,
+    once: warren.Queue,
+    kind: str,
+    key: str | None,
+    tag: str | None,
+    headers: list[tuple[str, bytes]] | None,
+) -> None:
+    options = told(node, **{kind: topic.name if kind == "topic" else once.name})
+    pairs = None if headers is None else [{"key": name, "value": value} for name, value in headers]
+    columns: dict[str, Any] = {"value": ["x"], "key": pa.array([key], pa.string())}
+    columns |= {"tag": pa.array([tag], pa.string()), "headers": pa.array([pairs], HEADERS)}
+    writer = writer_of(options)
+    message, refused = None, ""
+    try:
+        message = writer.write(iter([pa.RecordBatch.from_pydict(columns)]))
+    except UsageError as error:
+        refused = str(error)
+    if message is None:
+        assert refused.startswith("row 0: ")
+        assert sink_of(options).folder.parts() == []
+        return
+    writer.commit([message])
+    assert sink_of(options).load().pending is None
+
+
+def test_headers_by_name_and_keys_apart(node: warren.Node, topic: warren.Topic) -> None:
+    """Fields of a header come in any order; several keys have spaces between them; what was read can be written."""
+    swapped = pa.list_(pa.struct([("value", pa.binary()), ("key", pa.string())]))
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": ["a"],
+            "key": ["k1 k2"],
+            "headers": pa.array([[{"value": b"7", "key": "shop"}, {"value": b"2", "key": "DELAY"}]], swapped),
+        }
+    )
+    write(told(node, topic=topic.name), VALUES, rows)
+    ((record,),) = [queue for queue in records(node, topic) if queue]
+    properties = {name: value for name, value in record.properties.items() if name != transactions.PROPERTY}
+    assert (record.keys, properties, record.queue) == (("k1", "k2"), {"shop": "7", "DELAY": "2"}, topic.queue_of("k1"))
+
+
 def test_a_target_in_each_row(node: warren.Node, topic: warren.Topic, once: warren.Queue) -> None:
     schema = StructType([*VALUES, StructField("topic", StringType())])
     other = node.topic(f"t-{uuid.uuid4().hex[:8]}", queues=1)
@@ -276,6 +364,59 @@ def test_a_batch_that_comes_again_is_there_once(node: warren.Node, topic: warren
     assert once.stats()["ready"] == 5000
     assert sink.load().pending is None
     once.purge()
+
+
+def test_a_repeated_batch_finishes_what_a_killed_driver_left(node: warren.Node, topic: warren.Topic) -> None:
+    """Its tasks find that it is committed, and stage nothing: the rest of it is appended all the same."""
+    options = told(node, topic=topic.name)
+    parsed = TransactionalOptions.parse(options)
+    batch = Batch("33333333-cccc", 0, "run")
+    rows = pa.RecordBatch.from_pydict({"value": [str(n) for n in range(100)]})
+    part = transactional_sink.stage(parsed, batch, iter([rows])).part
+    assert part is not None
+
+    class Killed(transactions.NodeTargets):
+        def append(self, *_told: Any) -> None:
+            raise TimedOut("killed")
+
+    sink = sink_of(options)
+    with Killed(options["path"], 10.0, "killed") as killed, pytest.raises(TimedOut):
+        sink.commit(batch, [part], killed)
+    assert bodies(node, topic) == []
+    again = transactional_sink.stage(parsed, batch, iter([rows]))
+    assert again.part is None
+    assert transactional_sink.commit(parsed, [again], 0) is False
+    assert bodies(node, topic) == lines(100)
+    assert sink.load().pending is None
+    empty = transactional_sink.Staged(batch._replace(number=1), None)
+    assert transactional_sink.commit(parsed, [empty], 1) is False
+    assert sink.load().stream.batch == 0
+
+
+def test_a_batch_that_was_planned_anew_is_refused(node: warren.Node, topic: warren.Topic, tmp_path: Path) -> None:
+    """A checkpoint lost its newest batch; what Spark plans instead has its number, and other rows."""
+    options = told(node, topic=topic.name, checkpointLocation=tmp_path.as_uri())
+    parsed = TransactionalOptions.parse(options)
+    plans = tmp_path / "offsets"
+    plans.mkdir()
+
+    def run(number: int, plan: str, *values: str) -> bool:
+        (plans / str(number)).write_text(plan)
+        batch = Batch("44444444-dddd", number, "run")
+        staged = transactional_sink.stage(parsed, batch, iter([pa.RecordBatch.from_pydict({"value": list(values)})]))
+        return transactional_sink.commit(parsed, [staged], number)
+
+    assert run(0, "first", "a")
+    assert run(1, "second", "b")
+    assert not run(1, "second", "b")
+    assert not run(0, "first", "a")
+    with pytest.raises(StoreError, match="up to batch 1; this one has its number, and was planned anew"):
+        run(1, "another", "b", "c")
+    with pytest.raises(StoreError, match="was planned anew"):
+        run(0, "another", "a")
+    assert bodies(node, topic) == [b"a", b"b"]
+    assert transactional_sink.seal_of("hdfs://somewhere/checkpoint", 1) == ""
+    assert transactional_sink.seal_of(str(tmp_path), 7) == ""
 
 
 def test_what_nobody_can_say_is_said(node: warren.Node, topic: warren.Topic) -> None:
@@ -421,6 +562,15 @@ def test_a_stream_is_there_once(spark: Any, node: warren.Node, topic: warren.Top
     newest.with_name(f".{newest.name}.crc").unlink()
     more(tmp_path, 3)
     streamed(spark, options, tmp_path)
+    assert bodies(node, topic) == lines(400)
+
+    # It lost its newest batch, as by a loss of power: what is planned instead is another one.
+    for kind in ("offsets", "commits"):
+        newest = max((tmp_path / "checkpoint" / kind).glob("[0-9]*"), key=lambda path: int(path.name))
+        newest.unlink()
+        newest.with_name(f".{newest.name}.crc").unlink()
+    with pytest.raises(StreamingQueryException, match="was planned anew: the checkpoint is older than the sink"):
+        streamed(spark, options, tmp_path)
     assert bodies(node, topic) == lines(400)
 
     other = tmp_path / "other"

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from warren.workers.faces.topics import Topic
 
 _Extras = tuple[Any, Any, Any, Any]
+#: key, headers and properties of a message
+METADATA_BYTES_MAX = (1 << 16) - 1
 #: of a message for an exchange or a queue
 _PUBLISH = Publish()
 
@@ -65,6 +67,11 @@ def publish_rows(
     that is null. Raises what a publish raises.
     """
     return _Publication(client, exchange, routing_key, rows).send(durability, timeout, mandatory)
+
+
+def check_rows(client: Client, queue: str, rows: Rows) -> None:
+    """Raise what put_rows would find wrong with rows, before it sends anything."""
+    _Publication(client, "", queue, rows).check()
 
 
 class _Publication:
@@ -97,6 +104,20 @@ class _Publication:
             rows.count, self._exchange, self._routing_key, keys, headers, when, told, is_text, rows.numbers
         )
         return ends, content, None
+
+    def check(self) -> None:
+        """Raises MessageTooLarge."""
+        sizes = np.diff(np.frombuffer(self._values[0], np.int32, self._rows.count + 1)).astype(np.int64)
+        if self._metas is not None:
+            metas = np.diff(np.frombuffer(self._metas[0], np.int32)).astype(np.int64)
+            sizes = np.where(metas > METADATA_BYTES_MAX, np.int64(1) << 62, sizes + metas)
+        most = self._client.attachment().superblock.get("message_bytes_max")
+        if len(wrong := np.flatnonzero(sizes > most)):
+            row = int(wrong[0])
+            raise MessageTooLarge(
+                f"row {self._rows.number(row)}: a message is larger than {most} bytes with its headers (setting "
+                f"message_bytes_max), or its key and headers are larger than {METADATA_BYTES_MAX}"
+            )
 
     def send(self, durability: Durability | None, timeout: float | None, mandatory: bool) -> Confirm:
         """Raises what a publish raises."""

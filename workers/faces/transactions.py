@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Record
@@ -24,6 +24,8 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import (
     ClosedError,
     Error,
+    LimitError,
+    MessageTooLarge,
     PeerLost,
     QueueFull,
     QueueNotFound,
@@ -33,14 +35,19 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.saying import command, counted, shown
+from warren.engine.topics.formats import PROPERTIES_BYTES_MAX
 from warren.engine.transactions.parts import Destination, Part, Rows
 from warren.engine.transactions.sink import Batch, Mark, Sink
-from warren.engine.transactions.state import Pending, Place, Roller
+from warren.engine.transactions.state import Pending, Place, Roller, State
 from warren.ipc.superblock import FREE
 from warren.workers.client.told import Told
 from warren.workers.faces.node import Node, attach, client_of
 from warren.workers.faces.topic_reading import TopicReading
 from warren.workers.faces.topic_scans import ReadStatus
+
+if TYPE_CHECKING:
+    from warren.workers.client.client import Client
+    from warren.workers.faces import row_columns
 
 #: the property by which messages of a transaction are known
 PROPERTY = "WARREN_SINK"
@@ -213,14 +220,11 @@ class NodeTargets:
         self._flying.append((rows, mark, n, begin(rows, mark, n)))
 
     def _append(self, rows: Rows, mark: Mark, n: int) -> Confirm[Any]:
-        destination, value = rows.destination, mark.property(n)
-        properties: Any = {PROPERTY: value}
-        if rows.properties is not None:
-            properties = [{**(each or {}), PROPERTY: value} for each in rows.properties]
+        destination = rows.destination
+        told = _told(rows.keys, rows.tags, rows.properties, mark.property(n), destination.queue)
         while True:
             handle = self._handles.get(destination) or self._renewed(destination)
             try:
-                told = Told(rows.keys, rows.tags, properties, destination.queue)
                 confirm = handle.append_many(rows.bodies, *told, _SYNCED, self._timeout_s, False)
             except AttachmentLost:  # nothing was submitted
                 del self._handles[destination]
@@ -241,29 +245,14 @@ class NodeTargets:
             raise PeerLost("the node was stopped or started anew in the middle of a batch")
 
     def _put(self, rows: Rows, mark: Mark, n: int) -> Confirm[Any]:
-        import pyarrow as pa
-
-        from warren.workers.faces import row_columns, row_publish
+        from warren.workers.faces import row_publish
 
         name, count = rows.destination.name, len(rows.bodies)
         if self._client.catalog().queue(name).lasting_id != rows.destination.id:
             raise QueueNotFound(f"queue {name!r} was deleted and declared again in the middle of a batch")
-        columns = {
-            "value": pa.array(rows.bodies, pa.binary()),
-            "message_id": pa.array([mark.message_id(n + i) for i in range(count)], pa.string()),
-        }
-        if rows.keys is not None:
-            columns["key"] = pa.array(rows.keys, pa.binary())
-        if rows.properties is not None:
-            pairs = [
-                None if each is None else [{"key": key, "value": value} for key, value in each]
-                for each in rows.properties
-            ]
-            first = next((value for each in rows.properties for _name, value in each or () if value is not None), b"")
-            kind = pa.string() if isinstance(first, str) else pa.binary()
-            columns["headers"] = pa.array(pairs, pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
-        batch = pa.RecordBatch.from_pydict(columns)
-        return row_publish.put_rows(self._client, name, row_columns.Rows(batch), "synced", self._timeout_s)
+        ids = [mark.message_id(n + i) for i in range(count)]
+        put = _to_put(rows.bodies, rows.keys, rows.properties, ids)
+        return row_publish.put_rows(self._client, name, put, "synced", self._timeout_s)
 
     def flush(self) -> dict[Destination, int]:
         """Wait for all that was submitted; returns the offset behind it, of each queue of a topic."""
@@ -303,6 +292,127 @@ def _number(record: Record, begins: str) -> int | None:
     return int(rest) if rest.isdecimal() else None
 
 
+# -- what may be staged ------------------------------------------------------------------------------------------------
+
+
+def apart(keys: str) -> list[str]:
+    """The keys of a message of a topic that has several, with spaces between them."""
+    return keys.split(" ")
+
+
+def _told(
+    keys: Sequence[Any] | None, tags: Sequence[Any] | None, properties: Sequence[Any] | None, mark: str, queue: int
+) -> Told:
+    """What is told of messages of a topic, with the property of their transaction; packed, as the names of properties
+    that were read from a topic may be such as programs cannot give. Raises MessageTooLarge, UsageError.
+    """
+    packed: Any = _packed({PROPERTY: mark})
+    if properties is not None:
+        packed = [packed if not each else _packed({**each, PROPERTY: mark}) for each in properties]
+    lists = None if keys is None else [None if key is None else apart(key) for key in keys]
+    return Told(lists, None if tags is None else list(tags), packed, queue)
+
+
+def _packed(properties: dict[str, str]) -> bytes:
+    try:
+        return _core.properties_encode(properties)
+    except ValueError:
+        pass
+    for name, value in properties.items():
+        try:
+            _core.properties_encode({name: value})
+        except ValueError:
+            if len(name.encode()) + len(value.encode()) + 2 <= PROPERTIES_BYTES_MAX:
+                raise UsageError(
+                    f"header {shown(name)}: its name must not be empty, and neither name nor value may have the "
+                    "characters \x00, \x01 and \x02, which separate properties in the log"
+                ) from None
+    raise MessageTooLarge(
+        f"the headers of a message of a topic have {PROPERTIES_BYTES_MAX} bytes at most, with that of its "
+        "transaction: put more into the body"
+    )
+
+
+def _to_put(
+    bodies: Sequence[bytes],
+    keys: Sequence[Any] | None,
+    headers: Sequence[Any] | None,
+    ids: Sequence[str],
+    numbers: Sequence[int] = (),
+) -> row_columns.Rows:
+    """Messages as rows for a queue. `numbers`: of the rows, for errors."""
+    import numpy as np
+    import pyarrow as pa
+
+    from warren.workers.faces import row_columns
+
+    columns = {"value": pa.array(bodies, pa.binary()), "message_id": pa.array(ids, pa.string())}
+    if keys is not None:
+        columns["key"] = pa.array(keys, pa.binary())
+    if headers is not None:
+        pairs = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers]
+        value = next((value for each in headers for _name, value in each or () if value is not None), b"")
+        kind = pa.string() if isinstance(value, str) else pa.binary()
+        columns["headers"] = pa.array(pairs, pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
+    return row_columns.Rows(pa.RecordBatch.from_pydict(columns), np.asarray(numbers, np.int64) if numbers else 0)
+
+
+class Checks:
+    """What a node would refuse of rows is refused before they are staged: behind the commit it would be too late."""
+
+    def __init__(self, client: Client, state: State) -> None:
+        most = 10**19  # no number of a transaction, or of a message, has more digits
+        mark = Mark(state.sink, state.incarnation, most)
+        self._client = client
+        self._property, self._id = mark.property(most), mark.message_id(most)
+        self._handles: dict[str, _core.TopicHandle] = {}
+
+    def topic(
+        self,
+        name: str,
+        bodies: Sequence[bytes],
+        keys: Sequence[str | None] | None,
+        tags: Sequence[str | None] | None,
+        properties: Sequence[dict[str, str] | None] | None,
+        numbers: Sequence[int],
+    ) -> None:
+        """Rows of a topic. Raises what an append raises, with the number of the row."""
+        try:
+            self._look(name, bodies, keys, tags, properties)
+        except (UsageError, LimitError):
+            for at, number in enumerate(numbers):  # which one
+                one = [None if column is None else column[at : at + 1] for column in (keys, tags, properties)]
+                try:
+                    self._look(name, bodies[at : at + 1], one[0], one[1], one[2])
+                except (UsageError, LimitError) as error:
+                    raise type(error)(f"row {number}: {error}") from None
+            raise
+
+    def _look(self, name: str, bodies: Sequence[bytes], keys: Any, tags: Any, properties: Any) -> None:
+        told = _told(keys, tags, properties, self._property, 0)
+        while True:
+            handle = self._handles.get(name)
+            if handle is None:
+                handle = self._handles[name] = self._client.topic_handle(name)[0]
+            try:
+                return handle.check_many(bodies, *told)
+            except AttachmentLost:
+                del self._handles[name]
+
+    def queue(
+        self,
+        name: str,
+        bodies: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Any] | None,
+        numbers: Sequence[int],
+    ) -> None:
+        """Rows of a queue. Raises what a put raises, with the number of the row."""
+        from warren.workers.faces import row_publish
+
+        row_publish.check_rows(self._client, name, _to_put(bodies, keys, headers, [self._id] * len(bodies), numbers))
+
+
 # -- for who commits --------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +426,7 @@ def commit(path: str | Path, sink: Sink, batch: Batch, parts: Sequence[Part], ti
     """Commit a batch, and append it; false: it was committed before. A node that is stopped, killed or started anew
     meanwhile is waited for, for `timeout_s`.
 
-    Raises what Sink.commit raises. An error of a write that is no stream says if it is committed all the same.
+    Raises what Sink.commit raises. An error says if the batch is committed all the same.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -328,11 +438,14 @@ def commit(path: str | Path, sink: Sink, batch: Batch, parts: Sequence[Part], ti
                 time.sleep(_AGAIN_S)
                 continue
             with suppress(Error):
-                if batch.number is None and sink.committed(batch):
-                    how = command("transactions", path, "--finish", sink.folder.name)
+                if sink.committed(batch):
+                    name = sink.folder.name
+                    again = "do not write it again; " if batch.number is None else ""
                     error.add_note(
-                        f"the write is committed, and not all of it is there yet: do not write it again; {how}, or the "
-                        "next write with this sinkId, finishes it"
+                        f"sink {name!r}: {batch.text} is committed, and not all of it is there yet: {again}"
+                        f"{command('transactions', path, '--finish', name)}, or the next write with this sinkId, "
+                        "finishes it. If that fails for good (a setting was lowered, a queue deleted), "
+                        f"{command('transactions', path, '--forget', name, '--force')} gives the rest up"
                     )
             raise
 

@@ -37,6 +37,7 @@ class TransactionalOptions:
     sink: str
     take_over: bool
     timeout_s: float
+    checkpoint: str  #: of the query, if it is an option; else empty
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TransactionalOptions:
@@ -60,4 +61,5 @@ class TransactionalOptions:
             sink=checked_sink(given.required("sinkId", meaning)),
             take_over=given.flag("takeOver", False),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
+            checkpoint=given.text("checkpointLocation") or "",
         )

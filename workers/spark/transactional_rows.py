@@ -1,13 +1,17 @@
 """Rows of Arrow batches as they are staged for a transaction: where each goes, and what is said of it.
 
+Invariant: nothing is staged that the node would refuse (`transactions.Checks`), but for what is changed between that
+and the commit (settings, a queue that is deleted).
+
 Rows that say no partition and have no key go to the queues of a topic in turns, a frame at a time, beginning with the
 number of the task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
@@ -16,12 +20,17 @@ from warren.engine.catalog.catalog import Catalog
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.engine.transactions.parts import Destination, PartWriter
+from warren.engine.transactions.state import State
 from warren.workers.faces import transactions
 from warren.workers.faces.node import Node, client_of
+from warren.workers.faces.topic_rows import LEFT_BEHIND
+from warren.workers.spark.client import outlasting
 from warren.workers.spark.sink_schema import are_headers
 from warren.workers.spark.transactional_options import TransactionalOptions
 
 _TEXTS = (StringType, BinaryType)
+#: names and values
+_Headers = list[tuple[str | None, bytes | str | None]] | None
 _HEADERS = "array<struct<key:string,value:binary>>"
 _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "value": (_TEXTS, "binary or string"),
@@ -68,14 +77,27 @@ def check_schema(schema: StructType, options: TransactionalOptions, overwrite: b
         raise UsageError("columns 'topic' and 'queue' say both where a row goes: leave one out")
 
 
+class _Row(NamedTuple):
+    """A message, and what it goes to."""
+
+    kind: str
+    name: str
+    body: bytes
+    key: Any
+    partition: int | None
+    tag: str | None
+    told: Any
+
+
 class Stager:
     """Stages the rows of one task."""
 
-    def __init__(self, options: TransactionalOptions, node: Node, writer: PartWriter, task: int) -> None:
-        """`task`: its number, by which tasks begin with different queues."""
+    def __init__(self, options: TransactionalOptions, node: Node, state: State, writer: PartWriter, task: int) -> None:
+        """`state`: of the sink; `task`: its number, by which tasks begin with different queues."""
         self._options = options
         self._catalog: Catalog = client_of(node).catalog()
         self._node = node
+        self._checks = transactions.Checks(client_of(node), state)
         self._writer = writer
         self._task = task
         self._topics: dict[str, tuple[list[Destination], Callable[[str], int]]] = {}
@@ -84,14 +106,20 @@ class Stager:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Stage the rows of a batch. Raises UsageError, which names the row, StoreError and its kinds."""
+        """Stage the rows of a batch, if none of them is refused. Raises UsageError, LimitError, which name the row;
+        StoreError and its kinds.
+        """
         columns = {name.lower(): batch.column(at) for at, name in enumerate(batch.schema.names)}
+        rows = []
         for row in zip(*self._columns(columns, batch.num_rows), strict=True):
             try:
-                self._row(*row)
+                rows.append(self._row(*row))
             except UsageError as error:
-                raise type(error)(f"row {self._rows}: {error}") from None
-            self._rows += 1
+                raise type(error)(f"row {self._rows + len(rows)}: {error}") from None
+        self._check(rows)
+        for row in rows:
+            self._stage(row)
+        self._rows += len(rows)
 
     def _columns(self, columns: dict[str, pa.Array], rows: int) -> Iterator[list[Any]]:
         nothing = [None] * rows
@@ -102,6 +130,8 @@ class Stager:
                 yield [fixed] * rows
             elif found is None or (name in ("topic", "queue") and (self._options.topic or self._options.queue)):
                 yield nothing
+            elif name == "headers":
+                yield _listed(found)
             else:
                 yield _bytes_of(found) if name == "value" else found.to_pylist()
 
@@ -113,45 +143,90 @@ class Stager:
         queue: str | None,
         partition: int | None,
         tag: str | None,
-        headers: list[dict[str, Any] | None] | None,
-    ) -> None:
+        headers: _Headers,
+    ) -> _Row:
+        """Raises UsageError."""
         if body is None:
             raise UsageError("its value is null; a message needs a body: filter such rows out, or coalesce")
         if topic is not None:
-            properties = _properties(headers)
-            text = _text(key, "key")
-            turns = partition is None and text is None
-            frame_ended = self._writer.add(self._in_topic(topic, text, partition), body, text, tag, properties)
-            if frame_ended and turns:
-                self._turns[topic] += 1
-        elif queue is not None:
+            destinations, _queue_of = self._topic(topic)
+            if partition is not None and not 0 <= partition < len(destinations):
+                raise UsageError(f"topic {topic!r} has partitions 0 to {len(destinations) - 1}, and no {partition}")
+            return _Row("topic", topic, body, _text(key, "key"), partition, tag, _properties(headers))
+        if queue is not None:
             if tag is not None:
                 raise UsageError("a message of a queue has no tag: drop the column, or make a header of it")
+            self._queue(queue)
             raw = key.encode() if isinstance(key, str) else key
-            self._writer.add(self._in_queue(queue), body, raw, None, _headers(headers))
-        else:
-            raise UsageError("it says in no column (topic, queue) where it goes")
+            return _Row("queue", queue, body, raw, None, None, _checked(headers))
+        raise UsageError("it says in no column (topic, queue) where it goes")
 
-    def _in_topic(self, name: str, key: str | None, partition: int | None) -> Destination:
+    def _check(self, rows: Sequence[_Row]) -> None:
+        """Raise what the node would refuse of rows when they are committed already."""
+        places: dict[tuple[str, str], list[int]] = {}
+        for at, row in enumerate(rows):
+            places.setdefault((row.kind, row.name), []).append(at)
+        for (kind, name), chosen in places.items():
+            bodies = [rows[at].body for at in chosen]
+            keys, tags, told = (_some([getattr(rows[at], name) for at in chosen]) for name in ("key", "tag", "told"))
+            numbers = [self._rows + at for at in chosen]
+            check = (
+                partial(self._checks.topic, name, bodies, keys, tags, told, numbers)
+                if kind == "topic"
+                else partial(self._checks.queue, name, bodies, keys, told, numbers)
+            )
+            outlasting(self._options.path, self._options.timeout_s, check)
+
+    def _stage(self, row: _Row) -> None:
+        if row.kind == "queue":
+            self._writer.add(self._queue(row.name), row.body, row.key, None, row.told)
+            return
+        turns = row.partition is None and row.key is None
+        frame_ended = self._writer.add(self._in_topic(row), row.body, row.key, row.tag, row.told)
+        if frame_ended and turns:
+            self._turns[row.name] += 1
+
+    def _topic(self, name: str) -> tuple[list[Destination], Callable[[str], int]]:
+        """The queues of a topic, and which of them a key goes to. Raises TopicNotFound, UsageError."""
         found = self._topics.get(name)
         if found is None:
             id, queues = transactions.topic_of(self._catalog, name)
             where = [Destination("topic", name, id, queue) for queue in range(queues)]
             found = self._topics[name] = where, self._node.topic(name, create=False).queue_of
             self._turns[name] = self._task
-        destinations, queue_of = found
-        if partition is None:
-            turn = self._turns[name] % len(destinations)
-            return destinations[turn if key is None else queue_of(key)]
-        if not 0 <= partition < len(destinations):
-            raise UsageError(f"topic {name!r} has partitions 0 to {len(destinations) - 1}, and no {partition}")
-        return destinations[partition]
+        return found
 
-    def _in_queue(self, name: str) -> Destination:
+    def _in_topic(self, row: _Row) -> Destination:
+        destinations, queue_of = self._topic(row.name)
+        if row.partition is not None:
+            return destinations[row.partition]
+        if row.key is None:
+            return destinations[self._turns[row.name] % len(destinations)]
+        return destinations[queue_of(transactions.apart(row.key)[0])]
+
+    def _queue(self, name: str) -> Destination:
         found = self._queues.get(name)
         if found is None:
             found = self._queues[name] = Destination("queue", name, transactions.queue_of(self._catalog, name))
         return found
+
+
+def _some(values: list[Any]) -> list[Any] | None:
+    return None if all(each is None for each in values) else values
+
+
+def _listed(column: pa.Array) -> list[_Headers]:
+    """Headers as names and values, whatever the order of the struct's fields."""
+    entries = column.values
+    fields = {item.name.lower(): entries.field(place).to_pylist() for place, item in enumerate(entries.type)}
+    there = entries.is_valid().to_pylist()
+    pairs = [
+        (name, value) if valid else (None, None)
+        for name, value, valid in zip(fields["key"], fields["value"], there, strict=True)
+    ]
+    ends = column.offsets.to_pylist()
+    rows = zip(ends, ends[1:], column.is_valid().to_pylist(), strict=False)
+    return [pairs[first:end] if valid else None for first, end, valid in rows]
 
 
 def _bytes_of(column: pa.Array) -> list[bytes | None]:
@@ -175,28 +250,28 @@ def _text(value: bytes | str | None, what: str) -> str | None:
     return value
 
 
-def _pairs(headers: list[dict[str, Any] | None]) -> Iterator[tuple[str, bytes | str | None]]:
-    """Names and values of headers. Raises UsageError for one without a name."""
-    for pair in headers:
-        name, value = (None, None) if pair is None else pair.values()
+def _checked(headers: _Headers) -> _Headers:
+    """Headers of a message of a queue, which can come twice, and have no value. Raises UsageError."""
+    for name, _value in headers or ():
         if name is None:
             raise UsageError("a header has no name: filter such out of the column headers")
-        yield name, value
+    return headers
 
 
-def _properties(headers: list[dict[str, Any] | None] | None) -> dict[str, str] | None:
-    """Headers as properties of a message of a topic, without that of a transaction that has brought it here."""
+def _properties(headers: _Headers) -> dict[str, str] | None:
+    """Headers as properties of a message of a topic, without those that a copy has not. Raises UsageError."""
     told: dict[str, str] = {}
-    for name, value in _pairs(headers or []):
+    for name, value in _checked(headers) or ():
+        assert name is not None
         text = _text(value, f"header {shown(name)}")
         if text is None or name in told:
             what = "has no value" if text is None else "comes twice"
             raise UsageError(f"header {shown(name)} {what}, and a message of a topic cannot say so: leave it out")
+        if name in ("KEYS", "TAGS"):
+            raise UsageError(
+                f"header {name!r} is named as the log names keys and tag: give them as the columns key and tag"
+            )
         told[name] = text
-    told.pop(transactions.PROPERTY, None)
+    for name in LEFT_BEHIND & told.keys():
+        del told[name]
     return told or None
-
-
-def _headers(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | str | None]] | None:
-    """Headers of a message of a queue, which can come twice, and have no value."""
-    return None if headers is None else list(_pairs(headers))

@@ -5,7 +5,9 @@ process of its own, on a writer made anew: all that it knows comes with the mess
 every kind of death leaves: docs/design/031-transactions.md.
 
 Who a batch is: of a stream the query, the batch and the run, which Spark puts into the local properties of its tasks;
-of a write that is no stream an id that the planner draws. An empty batch is none: Spark makes it empty again.
+of a write that is no stream an id that the planner draws. An empty batch is none: Spark makes it empty again. Numbers
+of batches tell them apart as long as Spark's checkpoint is what it was: so the plan of a batch is synced before the
+batch is committed, and its digest is in the commit record (`seal_of`).
 
 Crash points
   a task dies: its part is collected; Spark repeats the task, with a part of another name
@@ -15,9 +17,12 @@ Crash points
 
 from __future__ import annotations
 
+import hashlib
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,6 +30,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from warren.engine.errors import StoreError, UsageError
+from warren.engine.kernel import atomic_file
 from warren.engine.transactions.folder import PartName
 from warren.engine.transactions.parts import Part, PartWriter
 from warren.engine.transactions.sink import Batch
@@ -45,6 +51,28 @@ class Staged(WriterCommitMessage):
 
     batch: Batch
     part: Part | None
+
+
+def seal_of(checkpoint: str, number: int) -> str:
+    """What tells a micro-batch from another one of its number: a digest of what Spark has written down of it before it
+    ran it. That is durable when this returns, so that no loss of power takes the plan of a batch that is committed.
+
+    Empty: Spark does not say where, or it is on no file system of this machine. Raises StoreError and its kinds.
+    """
+    path = checkpoint.removeprefix("file://") if checkpoint.startswith("file:///") else checkpoint.removeprefix("file:")
+    if not path or "://" in path:
+        return ""
+    planned = Path(path, "offsets", str(number))
+    try:
+        with open(planned, "rb") as file:
+            content = file.read()
+            os.fsync(file.fileno())
+        atomic_file.sync_directory(planned.parent)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise atomic_file.explain(error, f"cannot sync {planned}", syncing=True) from error
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def check_target(options: TransactionalOptions) -> None:
@@ -83,7 +111,9 @@ def stage(options: TransactionalOptions, batch: Batch, rows: Iterator[pa.RecordB
     task = context.partitionId() if context is not None else 0
     node = node_of(options.path, "executor", options.timeout_s)
     with PartWriter(sink.folder, PartName.new(batch.owner, batch.number or 0, task)) as writer:
-        stager = Stager(options, node, writer, task)
+        state = sink.load()
+        assert state is not None  # `enter` has made it
+        stager = Stager(options, node, state, writer, task)
         stager.add(first)
         for each in rows:
             stager.add(each)
@@ -107,12 +137,17 @@ def commit(options: TransactionalOptions, messages: Sequence[WriterCommitMessage
         raise StoreError(f"{len(messages) - len(staged)} tasks of a batch said nothing: nothing is committed")
     batches = {each.batch for each in staged}
     parts = [each.part for each in staged if each.part is not None]
-    if not parts:
+    if not staged or (number is None and not parts):
         return False
     if len(batches) != 1 or next(iter(batches)).number != number:
         raise StoreError(f"tasks of different batches are to be committed as batch {number}: nothing is committed")
+    batch = batches.pop()
     sink = transactions.sink_of(options.path, options.sink, options.timeout_s)
-    return transactions.commit(options.path, sink, batches.pop(), parts, options.timeout_s, client_name("committer"))
+    if number is not None:
+        if not parts and not sink.concerns(batch):
+            return False
+        batch = batch._replace(seal=seal_of(options.checkpoint, number))
+    return transactions.commit(options.path, sink, batch, parts, options.timeout_s, client_name("committer"))
 
 
 def abort(options: TransactionalOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
