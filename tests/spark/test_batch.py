@@ -2,6 +2,7 @@
 
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import warren
+from warren.workers.spark.session import _keep_texts
 
 from support.waiting import wait_until
 
@@ -71,6 +73,27 @@ def test_a_table(spark: Any, queue: warren.Queue, reading: Options) -> None:
         assert [row.v for row in rows] == ["b", "a"]
     finally:
         spark.sql("DROP TABLE waiting")
+
+
+def test_what_a_table_cannot_be(spark: Any, queue: warren.Queue, reading: Options) -> None:
+    path = f"path 'data', queue '{queue.name}'"
+    with pytest.raises(PySparkException, match=r"path of a table must be absolute.* below its warehouse"):
+        spark.sql(f"CREATE TABLE relative USING warren OPTIONS ({path})")
+    given = ", ".join(f"{name} '{value}'" for name, value in reading().items())
+    with pytest.raises(PySparkException, match="a table of Warren is for reading"):
+        spark.sql(f"CREATE TABLE copied USING warren OPTIONS ({given}) AS SELECT cast('x' AS binary) AS value")
+
+
+def test_errors_keep_their_texts_when_the_jvm_ends(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AnalysisException, match="nope") as caught:
+        spark.sql("SELECT nope")
+    problem = RuntimeError("of a program")
+    problem.__cause__ = caught.value
+    _keep_texts(problem)
+    monkeypatch.setattr("pyspark.SparkContext._jvm", None)
+    assert "nope" in str(caught.value)
+    assert isinstance(caught.value, AnalysisException)
+    assert "AnalysisException: " in "".join(traceback.format_exception(problem))
 
 
 def test_bodies_of_the_store_and_many_of_them(spark: Any, queue: warren.Queue, reading: Options) -> None:

@@ -6,6 +6,7 @@ shared session. Damage is put into the files.
 
 import json
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from warren.engine.topics.formats import CONSUME_QUEUE_UNIT, UNIT_EMPTY
 from warren.workers.process.control import ControlClient
 from warren.workers.spark import native
 
-from support.spark_queries import finished
+from support.spark_queries import begin, finished
 from support.waiting import wait_until
 
 pytestmark = [
@@ -318,6 +319,28 @@ def test_a_planner_that_was_killed_is_followed_by_another(spark: Any, topic: war
     assert frame.count() == 2  # it was planned
     wait_until(lambda: reading(spark, topic).load().count() == 2, 30, what="another planner")
     assert len(planners()) == 1
+
+
+def test_a_query_that_is_stopped_has_no_error(spark: Any, topic: warren.Topic, tmp_path: Path) -> None:
+    """Method: the planner stands still, so that the query is asking it when it is stopped."""
+    topic.append(b"a", queue=1)
+    given = {"path": str(topic._client.directory.path), "subscribe": topic.name, "scan": "native"}
+    frame = spark.readStream.format("warren").options(**given, startingOffsets="earliest").load()
+    writer = frame.writeStream.format("noop")
+    query = begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    wait_until(lambda: query.lastProgress is not None, 60, what="a micro-batch")
+    (planner,) = planners()
+    planner.suspend()
+    try:
+        topic.append(b"b", queue=1)
+        wait_until(lambda: "offset" in query.status["message"], 60, what="a question to the planner")
+        later = threading.Timer(2.0, planner.resume)  # for the questions of the end
+        later.start()
+        query.stop()
+        later.join()
+    finally:
+        planner.resume()
+    assert query.exception() is None
 
 
 def test_many_rows_in_arrow_sized_steps(spark: Any, topic: warren.Topic) -> None:

@@ -43,6 +43,8 @@ def test_path_is_made_absolute(given: str, path: str) -> None:
         ({**SOURCE, "timeout": "nan"}, UsageError, "seconds"),
         ({**SOURCE, "queue": "q" * 255}, UsageError, "subscription"),
         ({**SOURCE, "path": "hdfs://elsewhere/data"}, UsageError, "this machine"),
+        ({"path": "/data"}, UsageError, "'queue', or for topics one of 'subscribe'"),
+        ({**SOURCE, "kafka.bootstrap.servers": "x:1"}, UsageError, "is of Kafka's connector"),
         ({**SOURCE, "startingOffsets": "earliest"}, UsageError, "'startingOffsets' is for reading topics"),
     ],
 )
@@ -59,6 +61,7 @@ def test_source_mistakes(given: dict[str, str], error: type[Exception], told: st
         ({"path": "/data", "topic": "flights", "routingKey": "a"}, UsageError, "routingKey"),
         ({**SOURCE, "routingKey": "a.b"}, UsageError, "routingKey"),
         ({**SOURCE, "durability": "certain"}, UsageError, "durability"),
+        ({**SOURCE, "sinkId": "s"}, UsageError, "'sinkId' goes with delivery=transactional"),
         ({**SOURCE, "delivery": "perhaps"}, UsageError, "direct or transactional"),
         ({"queue": "orders"}, UsageError, "path"),
     ],

@@ -4,8 +4,8 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from warren.engine.errors import InvalidName, UsageError
-from warren.workers.spark.data_source import WarrenDataSource, reads_topics
-from warren.workers.spark.topic_options import Bound, Selection, TopicReadOptions
+from warren.workers.spark.data_source import WarrenDataSource
+from warren.workers.spark.topic_options import Bound, Selection, TopicReadOptions, check_one_kind
 from warren.workers.spark.topic_schema import topic_row_schema
 
 SOURCE = {"path": "/data", "subscribe": "flights"}
@@ -29,8 +29,8 @@ def test_what_is_read() -> None:
     assert selected(subscribe=" a, b ,a,").names == ("a", "b")
     assert selected(subscribePattern="a.*").pattern == "a.*"
     assert selected(assign='{"a": [2, 0], "b": [1]}').partitions == {"a": (0, 2), "b": (1,)}
-    assert reads_topics({"SUBSCRIBE": "a"})
-    assert not reads_topics({"queue": "a", "subscribe": ""})
+    assert check_one_kind({"SUBSCRIBE": "a"})
+    assert not check_one_kind({"queue": "a", "subscribe": ""})
 
 
 def test_where_it_begins_and_ends() -> None:

@@ -531,6 +531,9 @@ def test_checkpoints_of_others_are_refused(topic: warren.Topic, client: warren.N
     reader = stream(topic)
     offset = reader.initialOffset()
     other = client.topic(f"{topic.name}-other", queues=2)
+    some = stream(topic, subscribe="", assign=json.dumps({topic.name: [1]}))
+    with pytest.raises(UsageError, match=r"has 1 partition of topic .* that the query does not read .*: 0; a changed"):
+        some.latestOffset(offset, ReadAllAvailable())
     with pytest.raises(UsageError, match="which the query does not read"):
         stream(topic, subscribe=other.name).latestOffset(offset, ReadAllAvailable())
     with pytest.raises(TopicNotFound, match="there is no topic 'nowhere'"):

@@ -21,7 +21,7 @@ from warren.workers.spark.schema import check_schema, row_schema
 from warren.workers.spark.sink import DirectStreamWriter, DirectWriter
 from warren.workers.spark.sink_options import SinkOptions
 from warren.workers.spark.tables import is_table, keeping, kept, plain_options
-from warren.workers.spark.topic_options import SELECTIONS, TopicReadOptions
+from warren.workers.spark.topic_options import TopicReadOptions, check_one_kind
 from warren.workers.spark.topic_schema import check_topic_schema, topic_row_schema
 from warren.workers.spark.topic_source import TopicBatchReader, TopicStreamReader
 from warren.workers.spark.transactional_options import TransactionalOptions, is_transactional
@@ -43,7 +43,7 @@ class WarrenDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the row's schema, as the options say."""
-        if reads_topics(self._given):
+        if check_one_kind(self._given):
             topics = self._topics(self._given)
             schema = topic_row_schema(
                 value=topics.include_value,
@@ -67,7 +67,7 @@ class WarrenDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         given = kept(schema, self._given)
-        if reads_topics(given):
+        if check_one_kind(given):
             check_topic_schema(schema)
             return TopicBatchReader(self._topics(given).for_batch(), schema)
         check_schema(schema)
@@ -76,7 +76,7 @@ class WarrenDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         given = kept(schema, self._given)
-        if reads_topics(given):
+        if check_one_kind(given):
             check_topic_schema(schema)
             return TopicStreamReader(self._topics(given).for_stream(), schema)
         check_schema(schema)
@@ -84,6 +84,10 @@ class WarrenDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""
+        if not self._given:  # Spark gives no options of a table to who writes into it
+            raise UsageError(
+                "a table of Warren is for reading: write a DataFrame with .write.format('warren') and the option 'path'"
+            )
         if is_transactional(self._given):
             return TransactionalWriter(TransactionalOptions.parse(self._given), schema, overwrite)
         return DirectWriter(SinkOptions.parse(self._given), schema, overwrite)
@@ -102,12 +106,3 @@ class WarrenPythonDataSource(WarrenDataSource):
     def name(cls) -> str:
         """Return the name by which Java finds it (java/warren/spark/WarrenSource.java)."""
         return "warren-python"
-
-
-def reads_topics(options: Mapping[str, str]) -> bool:
-    """Whether a read is of topics, not of a queue. UsageError: it is of both."""
-    told = {name.lower() for name, value in options.items() if value}
-    selections = [name for name in SELECTIONS if name.lower() in told]
-    if selections and "queue" in told:
-        raise UsageError(f"give one of the options 'queue' and {selections[0]!r}: a read is of a queue, or of topics")
-    return bool(selections)

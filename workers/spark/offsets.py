@@ -37,7 +37,7 @@ class ClaimOffset:
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise UsageError(
                 f"the checkpoint holds an offset that is not of a Warren queue: {dict(value)!r}; "
-                "it belongs to another source: give this query a checkpointLocation of its own"
+                "it is of topics, or of another source: give this query a checkpointLocation of its own"
             ) from problem
         if type(offset.next) is not int or offset.next < 0:
             raise UsageError(f"the checkpoint's offset of queue {queue!r} is damaged: claim {offset.next!r}")

@@ -35,6 +35,8 @@ _TOPIC_OPTIONS = (
 #: options that Spark itself puts beside ours, or reads from among ours
 _SPARKS_OPTIONS = ("checkpointLocation", "queryName", "mergeSchema")
 
+_OF_TRANSACTIONS = {"sinkid": "sinkId", "takeover": "takeOver"}
+
 TIMEOUT_S = 60.0
 
 
@@ -53,6 +55,13 @@ class Given:
                     f"option {of_topics[key]!r} is for reading topics (subscribe, subscribePattern, assign); the "
                     f"options of this {what} are {', '.join(known)}"
                 )
+            if key.startswith("kafka."):
+                raise UsageError(
+                    f"option {shown(key)} is of Kafka's connector: leave out its options that begin with kafka., the "
+                    "option 'path' names the node"
+                )
+            if key in _OF_TRANSACTIONS and what == "sink":
+                raise UsageError(f"option {_OF_TRANSACTIONS[key]!r} goes with delivery=transactional, which is missing")
             raise UsageError(f"unknown option {shown(key)}; the options of this {what} are {', '.join(known)}")
 
     def text(self, name: str) -> str | None:

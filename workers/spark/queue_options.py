@@ -49,7 +49,12 @@ class QueueReadOptions:
     def parse(cls, options: Mapping[str, str]) -> QueueReadOptions:
         """Check the options of a read; UsageError says what is wrong."""
         given = Given(options, _SOURCE_OPTIONS, "source")
-        queue = given.required("queue", "the queue to read")
+        queue = given.text("queue")
+        if queue is None:
+            raise UsageError(
+                "nothing says what is read: give option 'queue', or for topics one of 'subscribe', 'subscribePattern' "
+                'and \'assign\', as in .option("subscribe", "flights")'
+            )
         subscription = given.text("subscription") or f"spark-{queue}"
         if len(subscription.encode()) > NAME_BYTES_MAX:
             raise UsageError(

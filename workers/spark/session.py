@@ -165,11 +165,29 @@ def session(
     except BaseException as problem:
         # Interrupted in a call into the JVM, nobody knows what its next answer belongs to.
         orderly = isinstance(problem, Exception)
+        if orderly:
+            _keep_texts(problem)
         raise
     finally:
         _end_spark(orderly)
         if application_id and master.startswith("local-cluster["):
             remove_cluster_work(application_id)
+
+
+def _keep_texts(problem: BaseException | None) -> None:
+    """Let an error of Spark's, and those that it came of, have their texts still when the JVM has ended, which PySpark
+    asks for each.
+    """
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        if isinstance(problem, CapturedException):
+            kind, text = type(problem), str(problem)
+            names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            problem.__class__ = type(kind.__name__, (kind,), {**names, "__str__": lambda _self, text=text: text})
+        problem = problem.__cause__ or problem.__context__
 
 
 def remove_cluster_work(application_id: str) -> None:

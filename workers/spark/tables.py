@@ -13,6 +13,9 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
+from warren.engine.errors import UsageError
+from warren.engine.saying import shown
+
 #: of a column's metadata
 KEY = "warren"
 _PREFIX = "option."
@@ -30,6 +33,11 @@ def plain_options(given: Mapping[str, str]) -> dict[str, str]:
     for key in ("path", "location"):
         if key in lower:
             options.setdefault("path", lower[key])
+    path = options.get("path", "/")
+    if ":" not in path and not path.startswith("/"):
+        raise UsageError(
+            f"the path of a table must be absolute, and {shown(path)} is not: Spark would look below its warehouse"
+        )
     return options
 
 

@@ -61,8 +61,8 @@ class TopicOffsets:
                 found[name] = TopicPosition(told["id"], {int(key): offset for key, offset in numbers.items()})
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise UsageError(
-                f"the checkpoint holds an offset that is not of Warren's topics: {shown(dict(value))}; it belongs to "
-                "another source: give this query a checkpointLocation of its own"
+                f"the checkpoint holds an offset that is not of Warren's topics: {shown(dict(value))}; it is of a "
+                "queue, or of another source: give this query a checkpointLocation of its own"
             ) from problem
         for name, position in found.items():
             for offset in position.offsets.values():

@@ -135,6 +135,7 @@ class TopicReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TopicReadOptions:
         """Check what each option says; UsageError says what is wrong."""
+        check_one_kind(options)
         given = Given(options, _OPTIONS, "source of topics")
         least, most = given.count("minOffsetsPerTrigger", None), given.count("maxOffsetsPerTrigger", None)
         if least is not None and most is not None and least > most:
@@ -207,6 +208,15 @@ class TopicReadOptions:
             if name in self.given:
                 raise UsageError(f"option {name!r} is for batches (read); a stream has no end")
         return replace(self, start=self.start or Bound("startingOffsets", "latest"))
+
+
+def check_one_kind(options: Mapping[str, str]) -> bool:
+    """Return whether a read is of topics, not of a queue. UsageError: it is of both."""
+    told = {name.lower() for name, value in options.items() if value}
+    selections = [name for name in SELECTIONS if name.lower() in told]
+    if selections and "queue" in told:
+        raise UsageError(f"give one of the options 'queue' and {selections[0]!r}: a read is of a queue, or of topics")
+    return bool(selections)
 
 
 def _says(bound: Bound, place: int) -> bool:

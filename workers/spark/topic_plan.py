@@ -245,6 +245,18 @@ class Topics:
         self.replaced(topic, expected, now)
         return None
 
+    def check_partitions(self, topic: TopicDeclaration, offsets: Iterable[int]) -> None:
+        """Raise UsageError when the checkpoint has partitions of a topic that the query does not read any more: their
+        offsets would leave the checkpoint, and all of them come again when they are read once more.
+        """
+        left = sorted(set(offsets) - set(self.partitions(topic)))
+        if left:
+            raise UsageError(
+                f"the checkpoint has {counted(len(left), 'partition')} of topic {topic.name!r} that the query does not "
+                f"read ({self.options.selection}): {', '.join(map(str, left[:NAMES_SHOWN]))}; a changed query needs a "
+                "new checkpointLocation"
+            )
+
     def check_selected(self, topic: str) -> None:
         """Raise UsageError when the checkpoint has a topic that is there and that the query does not read any more."""
         if topic in self._place.topics():

@@ -295,6 +295,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target = None if self._target is None else self._target.topics.get(name)
             if self._target is not None and (target is None or target.incarnation != incarnation):
                 continue  # it was not there when this run began: for a later one
+            if before is not None:
+                topics.check_partitions(topic, before.offsets)
             reading = topics.reading(topic)
             for partition in topics.partitions(topic):
                 low, high = reading.offsets(partition)

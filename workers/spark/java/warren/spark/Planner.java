@@ -6,7 +6,9 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.InterruptedIOException;
 import java.io.OutputStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
@@ -132,7 +134,10 @@ final class Planner {
             throw new ReadError("TimedOut", "Warren's planner has not answered for " + ANSWER_S + " s", late);
         } catch (InterruptedException stopped) {
             Thread.currentThread().interrupt();
-            throw new ReadError("Interrupted", "the read was ended while Warren's planner was asked", stopped);
+            // Spark knows by this class that a query was stopped, and did not fail.
+            InterruptedIOException ended = new InterruptedIOException("the read ended while Warren's planner was asked");
+            ended.initCause(stopped);
+            throw new UncheckedIOException(ended);
         } finally {
             waiting.remove(number);
         }
