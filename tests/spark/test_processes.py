@@ -108,3 +108,40 @@ def test_a_local_cluster(node: warren.Node, queue: warren.Queue, tmp_path: Path)
     assert code == 0, (tmp_path / "driver.log").read_text()
     assert sorted(n for batch in batches(tmp_path) for n in batch) == list(range(250))
     assert set(work.glob("*")) <= before, "the workers' folders are still there"
+
+
+SESSIONS = """
+import psutil
+from warren.spark import session
+
+def once(kill):
+    with session("again", master="local[1]", settings={"spark.log.level": "OFF"}) as spark:
+        if kill:
+            [jvm] = psutil.Process().children()
+            jvm.kill()
+            jvm.wait()
+        return spark.range(5).count()
+
+if __name__ == "__main__":
+    try:
+        once(True)
+    except OSError as problem:
+        print("raised", problem)
+    assert once(False) == 5
+    assert psutil.Process().children() == []
+    print("done")
+"""
+
+
+def test_a_session_can_be_made_behind_one_whose_jvm_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "sessions.py").write_text(SESSIONS)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "sessions.py")],
+        capture_output=True,
+        text=True,
+        timeout=END_S * patience(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "raised" in done.stdout
+    assert "done" in done.stdout

@@ -202,16 +202,22 @@ def remove_cluster_work(application_id: str) -> None:
 
 
 def _end_spark(orderly: bool) -> None:
-    """Stop the session, and end its JVM, which PySpark would keep until this process ends."""
+    """Stop the session, and end its JVM, which PySpark would keep until this process ends. A JVM that was killed is
+    no obstacle: behind it a new session can be made.
+    """
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     gateway = SparkContext._gateway
     if orderly and gateway is not None:
         active = SparkSession._instantiatedSession
-        if active is not None:
-            active.stop()
-        gateway.shutdown()
+        try:
+            if active is not None:
+                active.stop()
+            gateway.shutdown()
+        except (Py4JError, OSError) as problem:
+            log.warning("Spark's JVM had ended before its session: %s", problem)
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
     # A JVM ends when its standard input does, unless it was interrupted while it started.
