@@ -169,7 +169,7 @@ def test_every_python_is_started_with_a_safe_path() -> None:
         "workers/client/client.py": 1,
         "workers/spark/session.py": 2,
         "tools/bench/startup.py": 1,
-        "tools/crash/spark_campaign.py": 1,
+        "tools/crash/spark_processes.py": 1,
         "warren/_sources.py": 1,
     }
     found = {

@@ -1,18 +1,25 @@
-"""`python -m warren.tools.crash spark --kills N --seed S`: Spark drivers, their workers and the node are killed while a
-stream writes into topics with delivery=transactional; in the end each number is there once.
+"""`python -m warren.tools.crash spark --kills N --seed S`: Spark drivers, executors, their workers and the node are
+killed, and the node is stopped and started, while a stream writes into topics with delivery=transactional; in the end
+each number is there once.
 
-    driver      kill -9 of the JVM, which is driver and executor; a new driver goes on with its checkpoint
+    driver      kill -9 of the JVM, which in local mode is the executor, too; a new driver goes on with its checkpoint
     front       kill -9 of the Python process in front of it: the JVM ends by itself
-    executor    kill -9 of an executor's JVM (with --master local-cluster[…])
-    worker      kill -9 of a Python process of Spark's: a task's, or the one that commits
+    executor    kill -9 of an executor's JVM (with --master local-cluster[…] or standalone)
+    worker      kill -9 of a Python process of Spark's: a task's, one that plans, or the one that commits
     topics      kill -9 of the topic worker of the node
-    node        the node is stopped in good order, and started anew
+    queues      kill -9 of a queue worker of the node
+    restart     the node is stopped in good order, and started anew a moment later
+
+`--source` topic or queue copies one of the node (spark_numbers.py); a topic with `--scan` python, native, or by turns.
+`--master standalone` starts a cluster of this host, a master and two workers, and ends it (spark_processes.py). The
+stream outlives all but the deaths of its driver, its planner and its committer: then it is started again with its
+checkpoint.
 
 `… crash sink` does the same with a driver that is no Spark, and is quick to begin (sink_driver.py).
 
-A blow falls at a random instant after the sink's state moved. Judged is what readers see: the numbers of both topics
-together are 0 … n - 1, each once, n the batches of Spark's log times their rows; nothing is pending or staged; and
-in between that no number is there twice.
+A blow falls at a random instant after the sink's state moved. Judged is what readers see: both topics together have
+each number that the committed batches had, once, and as it was; nothing is pending or staged. In between that no number
+is there twice. And what the node says: slots of the dead are given back, `warren check` finds no problem.
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,27 +47,37 @@ import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
 from warren.tools.bench.harness import real_folder
+from warren.tools.crash.spark_numbers import SOURCE, FromQueue, FromTopic, Rate
+from warren.tools.crash.spark_processes import (
+    EXECUTOR,
+    Driver,
+    Standalone,
+    jvms,
+    living,
+    python_workers,
+    write_python,
+)
+from warren.workers.cli.check import verify
 from warren.workers.faces.transactions import sink_of
-from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
+from warren.workers.spark.session import remove_cluster_work
 
 SINK = "campaign"
 TOPICS = ("even", "odd")
-KINDS = ("driver", "front", "worker", "topics", "node")
-KINDS_OF_SINK = ("driver", "topics", "node")
-WEIGHTS = {"driver": 5, "front": 1, "worker": 3, "topics": 1, "node": 1, "executor": 3}
+KINDS = ("driver", "front", "worker", "topics", "restart")
+KINDS_OF_SINK = ("driver", "topics", "restart")
+WEIGHTS = {"driver": 5, "front": 1, "worker": 3, "topics": 1, "restart": 1, "executor": 3, "queues": 1}
+SERVERS = {"topics": "topic_worker", "queues": "queue_worker"}
+SOURCES: dict[str, type[FromTopic | FromQueue] | None] = {"rate": None, "topic": FromTopic, "queue": FromQueue}
+SCANS = ("auto", "python", "native", "turns")
+STANDALONE = "standalone"
 #: how long anything may take before it is a violation
 STALLS_S = 240.0
 LOOK_S = 0.02
+#: how long a node is away at most that is stopped in good order
+AWAY_S_MAX = 2.0
 #: after so many blows it is judged whether anything is doubled; at the end all is
 JUDGED = 10
-#: the Python of Spark's processes: without Spark's zipped sources, which have no bytecode and are compiled by each anew
-PYTHON = """#!/bin/bash
-kept=""
-IFS=: read -ra entries <<<"${{PYTHONPATH:-}}"
-for entry in "${{entries[@]}}"; do [[ $entry == *.zip ]] || kept+="${{kept:+:}}$entry"; done
-PYTHONPATH="$kept" exec "{python}" "$@"
-"""
 
 
 @dataclass
@@ -80,74 +97,11 @@ class Report:
         kills = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kills.items()))
         hit = ", ".join(f"{count} {what}" for what, count in sorted(self.hit.items()))
         lines = [
-            f"seed {self.seed}: {self.kills.total()} kills ({kills}) in {self.seconds:.0f} s; workers: {hit or 'none'}",
+            f"seed {self.seed}: {self.kills.total()} blows ({kills}) in {self.seconds:.0f} s; killed: {hit or 'none'}",
             f"{self.batches:,} batches, {self.messages:,} messages, {self.queries_ended} times a query began again",
             *(self.violations or ["0 lost, 0 doubled"]),
         ]
         return "\n".join(lines)
-
-
-class _Driver:
-    """The driver of now, and all processes that came of it."""
-
-    def __init__(self, module: str, task: dict[str, Any], log: Path, python: Path) -> None:
-        with open(log, "ab") as errors:
-            self.process = subprocess.Popen(
-                interpreter.command(module, json.dumps(task)),
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,  # by which its children are known, also those that outlive it
-                env={**interpreter.environment(), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)},
-            )
-
-    def family(self) -> list[psutil.Process]:
-        """All living processes of its session."""
-        found = []
-        for other in psutil.process_iter():
-            with contextlib.suppress(ProcessLookupError, psutil.Error):
-                if os.getsid(other.pid) == self.process.pid and other.status() != psutil.STATUS_ZOMBIE:
-                    found.append(other)
-        return found
-
-    def jvms(self, word: str) -> list[psutil.Process]:
-        """The Java processes whose command line has a word."""
-        return [
-            each for each in self.family() if _words(each)[:1] and "java" in _words(each)[0] and word in _line(each)
-        ]
-
-    def workers(self) -> list[tuple[str, psutil.Process]]:
-        """The Python processes of Spark, and what each is for."""
-        found = []
-        for each in self.family():
-            line = _line(each)
-            if each.pid == self.process.pid or "java" in line.split(" ")[0]:
-                continue
-            if "python_streaming_sink_runner" in line:
-                found.append(("committing", each))
-            elif "pyspark.daemon" in line:
-                found.append(("tasks", each))
-            elif "pyspark" in line:
-                found.append(("planning", each))
-        return found
-
-    def end(self) -> None:
-        """Kill what is left of it."""
-        for each in self.family():
-            with contextlib.suppress(psutil.Error):
-                each.kill()
-        self.process.wait()
-        psutil.wait_procs(self.family(), timeout=30)
-
-
-def _words(process: psutil.Process) -> list[str]:
-    with contextlib.suppress(psutil.Error):
-        return list(process.cmdline())
-    return []
-
-
-def _line(process: psutil.Process) -> str:
-    return " ".join(_words(process))
 
 
 class SparkCampaign:
@@ -162,14 +116,21 @@ class SparkCampaign:
         rows: int = 300,
         master: str = "local[2,3]",
         spark: bool = True,
+        source: str = "rate",
+        scan: str = "auto",
+        weights: Mapping[str, float] = WEIGHTS,
     ) -> None:
         self._spark = spark
         self._folder = folder
         self._rng = random.Random(seed)
         self._say = say
         self._kinds = kinds
+        self._weights = [weights[kind] for kind in kinds]
         self._rows = rows
         self._master = master
+        self._source = source
+        self._scan = scan
+        self._cluster: Standalone | None = None
         self.report = Report(seed)
         self.stopping = False
         self._began = 0.0
@@ -178,37 +139,54 @@ class SparkCampaign:
         """Kill so often, or for so long; then let it end, and judge."""
         began = self._began = time.monotonic()
         base = Path(tempfile.mkdtemp(prefix="warren-spark-", dir=self._folder))
+        # Spark makes sockets there, whose paths may have 107 bytes, however long that of the folder is.
+        self._scratch = Path(tempfile.mkdtemp(prefix="warren-spark-"))
         try:
             self._run(base, kills, began + seconds)
         finally:
-            shutil.rmtree(base, ignore_errors=True)
+            for place in (base, self._scratch):
+                shutil.rmtree(place, ignore_errors=True)
         self.report.seconds = time.monotonic() - began
         return self.report
 
     def _run(self, base: Path, kills: int, until: float) -> None:
-        self._work, self._data = base / "work", base / "data"
+        self._base, self._work, self._data = base, base / "work", base / "data"
         self._work.mkdir()
         self._log = base / "driver.log"
-        (base / "python").write_text(PYTHON.format(python=sys.executable))
-        (base / "python").chmod(0o700)
+        write_python(base / "python")
         with warren.open(self._data, name="campaign", idle_exit=600.0) as node:
             for name in TOPICS:
                 node.topic(name, queues=2)
+        try:
+            source = SOURCES[self._source]
+            self._numbers_of = Rate(self._rows) if source is None else source(self._data, self._rows)
+            self._numbers_of.keep_ahead(self._work)
+            with contextlib.ExitStack() as things:
+                if self._master == STANDALONE:
+                    self._cluster = things.enter_context(Standalone(base / "cluster"))
+                self._drive(kills, until)
+        finally:
+            self._end_node()
+            for list_of in base.glob("*/applications"):  # what drivers that were killed have left
+                for application in list_of.read_text().splitlines():
+                    remove_cluster_work(application)
+        if not self.report.violations:
+            self._judge_files()
+
+    def _drive(self, kills: int, until: float) -> None:
         if self._spark:
-            self._warm(base)
-        driver = self._start(base / "warm.jsa", self._work)
+            self._warm()
+        driver = self._start(self._work)
         try:
             while self.report.kills.total() < kills and time.monotonic() < until and not self.stopping:
                 if not self._moved(driver):
-                    self._violation("the sink stood still", driver)
                     return
-                driver = self._blow(driver, base)
+                driver = self._blow(driver)
                 if self.report.kills.total() % JUDGED == 0:
                     self._judge(ended=False)
                 if self.report.violations:
                     return
             if not self._moved(driver):
-                self._violation("the sink stood still", driver)
                 return
             (self._work / "stop").touch()
             code = driver.process.wait(timeout=STALLS_S)
@@ -221,29 +199,36 @@ class SparkCampaign:
         finally:
             driver.end()
             self.report.queries_ended = self._log.read_text(errors="replace").count("query ended:")
-            self._end_node()
 
-    def _task(self, archive: Path, work: Path) -> dict[str, Any]:
+    def _task(self, work: Path, source: str) -> dict[str, Any]:
         return {
             "path": str(self._data),
             "work": str(work),
             "topics": TOPICS,
             "rows": self._rows,
-            "master": self._master,
-            "archive": str(archive),
+            "master": self._cluster.url if self._cluster is not None else self._master,
+            "archive": str(self._base / "warm.jsa"),
+            "scratch": str(self._scratch),
+            "source": source,
+            "name": SOURCE,
+            "scan": self._scan,
         }
 
-    def _start(self, archive: Path, work: Path) -> _Driver:
+    def _start(self, work: Path, source: str = "") -> Driver:
         work.mkdir(exist_ok=True)
         module = "spark_driver" if self._spark else "sink_driver"
-        return _Driver(
-            f"warren.tools.crash.{module}", self._task(archive, work), self._log, archive.with_name("python")
+        return Driver(
+            f"warren.tools.crash.{module}", self._task(work, source or self._source), self._log, self._base / "python"
         )
 
-    def _warm(self, base: Path) -> None:
+    def _sessions(self, driver: Driver) -> set[int]:
+        """In which the processes of Spark are."""
+        return {driver.session} | (self._cluster.sessions if self._cluster is not None else set())
+
+    def _warm(self) -> None:
         """A first life that ends in good order leaves an archive of Java's classes: others begin in half the time."""
-        warm = base / "warm"
-        driver = self._start(base / "warm.jsa", warm)
+        warm = self._base / "warm"
+        driver = self._start(warm, "rate")  # it takes nothing from what is counted
         try:
             if not self._moved(driver):
                 raise RuntimeError(f"the first driver did nothing: {self._log.read_text(errors='replace')[-2000:]}")
@@ -264,51 +249,56 @@ class SparkCampaign:
         state = sink_of(self._data, SINK, 10.0).load()
         return state.number if state is not None else 0
 
-    def _moved(self, driver: _Driver) -> bool:
-        """Wait for one or two more transactions; false: they do not come."""
+    def _moved(self, driver: Driver) -> bool:
+        """Wait for one or two more transactions; false: they do not come, which is a violation."""
+        self._numbers_of.keep_ahead(self._work)
         first, deadline = self._number() + self._rng.randrange(2), time.monotonic() + STALLS_S
         while self._number() <= first:
             if driver.process.poll() is not None or time.monotonic() > deadline:
+                self._violation("the sink stood still", driver)
+                return False
+            if self._cluster is not None and self._cluster.dead():
+                self._violation(f"processes of the cluster have ended: {self._cluster.dead()}", driver)
                 return False
             time.sleep(LOOK_S)
         return True
 
-    def _blow(self, driver: _Driver, base: Path) -> _Driver:
+    def _blow(self, driver: Driver) -> Driver:
         """One blow at a random instant; returns the driver that goes on."""
-        kind = self._rng.choices(self._kinds, [WEIGHTS[each] for each in self._kinds])[0]
+        kind = self._rng.choices(self._kinds, self._weights)[0]
         time.sleep(self._rng.random() ** 2 * (1.5 if self._spark else 0.3))
         if kind in ("driver", "front"):
             with contextlib.suppress(psutil.Error):
                 if kind == "front" or not self._spark:
                     driver.process.kill()
-                for jvm in driver.jvms("SparkSubmit") if kind == "driver" and self._spark else ():
+                for jvm in jvms({driver.session}, "SparkSubmit") if kind == "driver" and self._spark else ():
                     jvm.kill()
             self._count(kind)
             # The JVM and Python processes of before may live on for a while beside the next driver, as they do.
-            old, driver = driver, self._start(base / "warm.jsa", self._work)
-            psutil.wait_procs(old.family(), timeout=self._rng.random() * 4)
+            old, driver = driver, self._start(self._work)
+            psutil.wait_procs(living({old.session}), timeout=self._rng.random() * 4)
             old.end()
         elif kind in ("worker", "executor"):
             self._kill_one(driver, kind)
-        elif kind == "topics":
+        elif kind in SERVERS:
             with warren.attach(self._data) as node:
-                for process in node.status()["processes"]:
-                    if process["role"] == "topic_worker" and process["pid"]:
-                        os.kill(process["pid"], signal.SIGKILL)
-                        self._count(kind)
+                servers = [each["pid"] for each in node.status()["processes"] if each["role"] == SERVERS[kind]]
+            if there := [pid for pid in servers if pid]:
+                os.kill(self._rng.choice(there), signal.SIGKILL)
+                self._count(kind)
         else:
             with ControlClient(self._data) as control:
                 control.call("stop")
+            time.sleep(self._rng.random() ** 2 * AWAY_S_MAX)
             self._open_again()
             self._count(kind)
         return driver
 
-    def _kill_one(self, driver: _Driver, kind: str) -> None:
+    def _kill_one(self, driver: Driver, kind: str) -> None:
         """A Python process of Spark's, of whatever purpose there is one just now; or an executor."""
+        sessions = self._sessions(driver)
         found = (
-            driver.workers()
-            if kind == "worker"
-            else [("executor", each) for each in driver.jvms("CoarseGrainedExecutorBackend")]
+            python_workers(sessions) if kind == "worker" else [("executor", each) for each in jvms(sessions, EXECUTOR)]
         )
         if not found:
             return
@@ -346,6 +336,7 @@ class SparkCampaign:
     # -- the judge ----------------------------------------------------------------------------------------------
 
     def _numbers(self) -> Iterator[int]:
+        number_of = self._numbers_of.number
         with warren.attach(self._data, name="judge") as node:
             for name in TOPICS:
                 topic = node.topic(name)
@@ -353,7 +344,13 @@ class SparkCampaign:
                     at, end = topic.offsets(queue)
                     while at < end:
                         batch = topic.read_arrow(queue, at, end)
-                        yield from map(int, batch.column("value").to_pylist())
+                        for value, key in zip(
+                            batch.column("value").to_pylist(), batch.column("key").to_pylist(), strict=True
+                        ):
+                            try:
+                                yield number_of(value, key)
+                            except ValueError as wrong:
+                                self.report.violations.append(f"offset {at} and on of {name}, {queue}: {wrong}")
                         at = batch.column("offset")[-1].as_py() + 1
 
     def _judge(self, ended: bool) -> None:
@@ -361,6 +358,7 @@ class SparkCampaign:
         doubled = sorted(number for number, count in found.items() if count > 1)
         if doubled:
             self.report.violations.append(f"{len(doubled)} numbers are doubled, the first are {doubled[:10]}")
+        self._judge_slots(ended)
         if not ended:
             return
         commits = [int(path.name) for path in (self._work / "checkpoint" / "commits").iterdir() if path.name.isdigit()]
@@ -368,11 +366,11 @@ class SparkCampaign:
         assert state is not None
         assert state.stream is not None
         self.report.batches, self.report.messages = state.stream.batch + 1, found.total()
-        wanted = (state.stream.batch + 1) * self._rows
-        lost = sorted(set(range(wanted)) - set(found))
+        wanted = self._numbers_of.wanted(self._work, state.stream.batch)
+        lost = sorted(wanted - set(found))
         if lost:
-            self.report.violations.append(f"{len(lost)} of {wanted} numbers are lost, the first are {lost[:10]}")
-        if strange := sorted(set(found) - set(range(wanted))):
+            self.report.violations.append(f"{len(lost)} of {len(wanted)} numbers are lost, the first are {lost[:10]}")
+        if strange := sorted(set(found) - wanted):
             self.report.violations.append(f"{len(strange)} numbers are of no committed batch: {strange[:10]}")
         if state.stream.batch not in (max(commits), max(commits) + 1):
             self.report.violations.append(f"the sink is at batch {state.stream.batch}, Spark's log at {max(commits)}")
@@ -383,9 +381,42 @@ class SparkCampaign:
             if newer:
                 self.report.violations.append(f"{len(newer)} staged parts of committed batches are left")
 
-    def _violation(self, text: str, driver: _Driver) -> None:
+    def _judge_slots(self, ended: bool) -> None:
+        """No client is attached whose process is dead; at the end none of Spark's at all."""
+        deadline = time.monotonic() + STALLS_S
+        while True:
+            with warren.attach(self._data, name="judge") as node:
+                clients = node.status()["clients"]
+            left = [
+                f"{client['name']} ({client['pid']})"
+                for client in clients
+                if not psutil.pid_exists(client["pid"]) or (ended and client["name"].startswith("spark-"))
+            ]
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                self.report.violations.append(f"slots of processes that have ended are not given back: {left}")
+                return
+            time.sleep(LOOK_S)
+
+    def _judge_files(self) -> None:
+        """What `warren check` finds, when the node is stopped."""
+        self.report.violations += [f"check: {text}" for text in verify(NodeDirectory(self._data)).problems]
+
+    def _violation(self, text: str, driver: Driver) -> None:
         said = self._log.read_text(errors="replace")[-3000:]
         self.report.violations.append(f"{text} (driver {driver.process.pid}, exit {driver.process.poll()}): {said}")
+
+
+def _weights(text: str) -> dict[str, float]:
+    """Kinds, and how often each is: `executor=6,driver`. Raises ValueError."""
+    found = {}
+    for word in text.split(","):
+        kind, _, weight = word.partition("=")
+        if kind not in WEIGHTS:
+            raise ValueError(f"unknown kind {kind!r}; there are {', '.join(WEIGHTS)}")
+        found[kind] = float(weight) if weight else float(WEIGHTS[kind])
+    return found
 
 
 def main(arguments: list[str], spark: bool = True) -> int:
@@ -402,25 +433,38 @@ def main(arguments: list[str], spark: bool = True) -> int:
     parser.add_argument(
         "--kinds",
         default=",".join(KINDS if spark else KINDS_OF_SINK),
-        help="what is killed (%(default)s); also executor",
+        help=f"what is killed (%(default)s), of {', '.join(WEIGHTS)}; executor=6 is six times as often as driver=1",
     )
     parser.add_argument("--rows", type=int, default=300, help="rows of a batch (300)")
-    parser.add_argument("--master", default="local[2,3]", help="of Spark (%(default)s)")
+    if spark:
+        parser.add_argument(
+            "--master", default="local[2,3]", help="of Spark (%(default)s), local-cluster[2,1,1024], or standalone"
+        )
+        parser.add_argument("--source", choices=SOURCES, default="rate", help="what is copied (%(default)s)")
+        parser.add_argument("--scan", choices=SCANS, help="who reads a topic (auto); turns: one after the other")
     parser.add_argument("--dir", help="folder for the node (a real disk)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)
-    kinds = tuple(options.kinds.split(","))
-    if unknown := set(kinds) - set(WEIGHTS):
-        parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; there are {', '.join(WEIGHTS)}")
+    try:
+        weights = _weights(options.kinds)
+    except ValueError as problem:
+        parser.error(str(problem))
+    if spark and options.scan is not None and options.source != "topic":
+        parser.error("--scan is for --source topic")
+    if "executor" in weights and (not spark or options.master.startswith("local[")):
+        parser.error("there are executors with --master local-cluster[2,1,1024] or standalone only")
     seed = options.seed if options.seed is not None else random.getrandbits(32)
     campaign = SparkCampaign(
         real_folder(options.dir),
         seed,
         lambda text: print(text, file=sys.stderr, flush=True),
-        kinds,
+        tuple(weights),
         options.rows,
-        options.master,
+        options.master if spark else "",
         spark,
+        options.source if spark else "rate",
+        (options.scan if spark else None) or "auto",
+        weights,
     )
 
     def stop(_number: int, _frame: object) -> None:
