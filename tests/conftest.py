@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 settings.register_profile("warren", deadline=None)
 settings.load_profile("warren")
 SPARK = ROOT / "tests/spark"
-DRIVERS = SPARK / "test_processes.py"  # drivers of their own
+DRIVERS = (SPARK / "test_processes.py", SPARK / "test_cluster.py")  # drivers of their own
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,7 +71,7 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types for
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
         path = ROOT / file
-        return "spark" if path.is_relative_to(SPARK) and path != DRIVERS else file
+        return "spark" if path.is_relative_to(SPARK) and path not in DRIVERS else file
 
 
 @pytest.hookimpl(optionalhook=True)
