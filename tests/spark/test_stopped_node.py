@@ -4,6 +4,7 @@ Method: a task's part is played here: rows are published from batches, or claims
 two batches, or while the ring is full, and started again.
 """
 
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +13,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import warren
 from warren.engine.errors import NodeNotRunning, PeerLost
+from warren.engine.transactions.sink import Batch
 from warren.workers.process.control import ControlClient
 from warren.workers.spark import client
+from warren.workers.spark.data_source import WarrenDataSource
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import row_schema
 from warren.workers.spark.sink import publish
 from warren.workers.spark.sink_options import SinkOptions
+from warren.workers.spark.transactional_options import TransactionalOptions
+from warren.workers.spark.transactional_sink import TransactionalStreamWriter, stage
 
 from support.waiting import wait_until
 
@@ -144,7 +150,48 @@ def test_what_was_planned_is_read(directory: Path) -> None:
         timer.join()
 
 
+def test_a_transaction_is_planned_staged_and_committed(directory: Path) -> None:
+    """The node is stopped before each of these; what commits is the copy that Spark makes of what planned."""
+    with opened(directory) as node:
+        node.topic("t", queues=2)
+    given = {"path": str(directory), "topic": "t", "delivery": "transactional", "sinkId": "s", "timeout": "60"}
+    options, schema = TransactionalOptions.parse(given), StructType([StructField("value", BinaryType())])
+    timers: list[threading.Timer] = []
+
+    def stopped() -> None:
+        for timer in timers:
+            timer.join()
+        stop(directory)
+        timers.append(threading.Timer(0.5, lambda: opened(directory).close()))
+        timers[-1].start()
+
+    source = WarrenDataSource(given)
+    source.streamWriter(schema, False)
+    stopped()
+    planned = source.streamWriter(schema, False)
+    stopped()
+    batch = Batch("query", 0, "run")
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([b"%d" % n for n in range(EACH)], pa.binary())})
+    staged = stage(options, batch, iter([rows]))
+    for attached in list(client._clients.values()):
+        attached.close()
+    client._clients.clear()  # what commits is a process of its own, which was not attached before
+    stopped()
+    committer = pickle.loads(pickle.dumps(source)).streamWriter(schema, False)
+    assert isinstance(planned, TransactionalStreamWriter)
+    committer.commit([staged], 0)
+    timers[-1].join()
+    with opened(directory) as node:
+        topic = node.topic("t")
+        found = [value for queue in range(2) for value in topic.read_arrow(queue)["value"].to_pylist()]
+    assert sorted(found) == sorted(b"%d" % n for n in range(EACH))
+
+
 def test_a_planner_does_not_wait_for_a_node_that_never_ran(tmp_path: Path) -> None:
     options = QueueReadOptions.parse({"path": str(tmp_path), "queue": "q", "timeout": "600"})
     with pytest.raises(NodeNotRunning):
         QueueStreamReader(options, row_schema()).initialOffset()
+    (tmp_path / "data").mkdir()
+    given = {"path": str(tmp_path / "data"), "topic": "t", "delivery": "transactional", "sinkId": "s", "timeout": "600"}
+    with pytest.raises(NodeNotRunning):
+        WarrenDataSource(given).streamWriter(StructType([StructField("value", BinaryType())]), False)

@@ -35,6 +35,11 @@ class WarrenDataSource(DataSource):
         super().__init__(dict(options))
         self._is_table = is_table(options)
         self._given = plain_options(options)
+        self._committing = False
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        # What commits the batches of a stream gets a copy of what planned it.
+        self.__dict__.update(state, _committing=True)
 
     @classmethod
     def name(cls) -> str:
@@ -95,7 +100,9 @@ class WarrenDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
         if is_transactional(self._given):
-            return TransactionalStreamWriter(TransactionalOptions.parse(self._given), schema, overwrite)
+            return TransactionalStreamWriter(
+                TransactionalOptions.parse(self._given), schema, overwrite, self._committing
+            )
         return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite)
 
 

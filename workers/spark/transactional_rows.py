@@ -192,7 +192,8 @@ class Stager:
         if found is None:
             id, queues = transactions.topic_of(self._catalog, name)
             where = [Destination("topic", name, id, queue) for queue in range(queues)]
-            found = self._topics[name] = where, self._node.topic(name, create=False).queue_of
+            waiting = partial(outlasting, self._options.path, self._options.timeout_s)
+            found = self._topics[name] = where, waiting(partial(self._node.topic, name, create=False)).queue_of
             self._turns[name] = self._task
         return found
 

@@ -13,6 +13,7 @@ Crash points
   a task dies: its part is collected; Spark repeats the task, with a part of another name
   the driver dies before the commit record, or the commit raises before it: Spark repeats the batch
   after it: the batch is there once, finished by the next commit; Spark's repetition of it finds it committed
+  the node is stopped, and started again: planner, tasks and commit wait for it, for `timeout` seconds
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from warren.engine.transactions.folder import PartName
 from warren.engine.transactions.parts import Part, PartWriter
 from warren.engine.transactions.sink import Batch
 from warren.workers.faces import transactions
-from warren.workers.faces.node import client_of
-from warren.workers.spark.client import client_name, node_of
+from warren.workers.faces.node import Node, client_of
+from warren.workers.spark.client import check_runs, client_name, node_of, outlasting
 from warren.workers.spark.hosts import Planned
 from warren.workers.spark.transactional_options import TransactionalOptions
 from warren.workers.spark.transactional_rows import Stager, check_schema
@@ -75,9 +76,20 @@ def seal_of(checkpoint: str, number: int) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
+def _node(options: TransactionalOptions, role: str) -> Node:
+    """This process's client, attached to the node. One that was stopped meanwhile is waited for."""
+
+    def attached() -> Node:
+        node = node_of(options.path, role, options.timeout_s)
+        check_runs(node)
+        return node
+
+    return outlasting(options.path, options.timeout_s, attached, role)
+
+
 def check_target(options: TransactionalOptions) -> None:
     """Raise unless what the options name is there, and takes transactions; in the driver, before anything runs."""
-    catalog = client_of(node_of(options.path, "planner", options.timeout_s)).catalog()
+    catalog = client_of(_node(options, "planner")).catalog()
     if options.topic is not None:
         transactions.topic_of(catalog, options.topic)
     elif options.queue is not None:
@@ -109,7 +121,7 @@ def stage(options: TransactionalOptions, batch: Batch, rows: Iterator[pa.RecordB
         return Staged(batch, None)
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
-    node = node_of(options.path, "executor", options.timeout_s)
+    node = _node(options, "executor")
     with PartWriter(sink.folder, PartName.new(batch.owner, batch.number or 0, task)) as writer:
         state = sink.load()
         assert state is not None  # `enter` has made it
@@ -184,9 +196,11 @@ class TransactionalWriter(DataSourceArrowWriter):
 class TransactionalStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream: each is a transaction, fenced by sink, query and number."""
 
-    def __init__(self, options: TransactionalOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: TransactionalOptions, schema: StructType, overwrite: bool, committing: bool) -> None:
+        """`committing`: it is made anew by Spark, to commit a batch that was planned."""
         check_schema(schema, options, overwrite)
-        check_target(options)
+        if not committing:  # the commit finds out by itself what is there, and waits for a node that is stopped
+            check_target(options)
         self.options = options
         self._planned = Planned.here(options.path)
 
