@@ -75,7 +75,7 @@ STANDALONE = "standalone"
 STALLS_S = 240.0
 LOOK_S = 0.02
 #: how long a node is away at most that is stopped in good order
-AWAY_S_MAX = 2.0
+AWAY_S_MAX = 6.0
 #: after so many blows it is judged whether anything is doubled; at the end all is
 JUDGED = 10
 

@@ -66,7 +66,7 @@ def main(task: dict[str, Any]) -> int:
 def _writer(spark: Any, task: dict[str, Any], scan: str) -> Any:
     """The stream, to be started."""
     work, topics = Path(task["work"]), task["topics"]
-    if task["source"] in (None, "rate"):
+    if task["source"] == "rate":
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", task["rows"])
         rows = source.option("numPartitions", 2).option("startTimestamp", 1_000_000_000_000).load()
         # Half of the rows have a key; the others go to the queues in turns.
@@ -78,7 +78,7 @@ def _writer(spark: Any, task: dict[str, Any], scan: str) -> Any:
         if task["source"] == "queue":
             source = source.option("queue", task["name"])
         else:
-            source = source.option("subscribe", task.get("name", task["source"])).option("scan", scan)
+            source = source.option("subscribe", task["name"]).option("scan", scan)
             source = source.option("startingOffsets", "earliest")
         rows = source.load()
         columns = ["value", "key", f"if(offset % 3 = 0, '{topics[0]}', '{topics[1]}') as topic"]

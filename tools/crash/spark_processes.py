@@ -114,7 +114,7 @@ class Driver:
                 stdout=errors,
                 stderr=errors,
                 start_new_session=True,
-                env={**interpreter.environment(), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)},
+                env=_environment(PYSPARK_PYTHON=str(python)),
             )
 
     @property
@@ -153,18 +153,16 @@ class Standalone:
         assert specification is not None
         assert specification.origin is not None
         home = Path(os.environ.get("SPARK_HOME") or Path(specification.origin).parent)
-        environment = {
-            **interpreter.environment(),
-            "JAVA_HOME": str(Path(check_java()).resolve().parents[1]),
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_PUBLIC_DNS": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self._scratch),
-            "SPARK_DAEMON_MEMORY": "256m",
-            # not those of `java_options`: their log has errors alone, and the starts are known by what is logged
-            "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
-            f"-Djava.io.tmpdir={self._scratch}",
-        }
+        # Not those of `java_options`: their log has errors alone, and the starts are known by what is logged.
+        java = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={self._scratch}"
+        environment = _environment(
+            JAVA_HOME=str(Path(check_java()).resolve().parents[1]),
+            SPARK_HOME=str(home),
+            SPARK_PUBLIC_DNS="127.0.0.1",
+            SPARK_LOCAL_DIRS=str(self._scratch),
+            SPARK_DAEMON_MEMORY="256m",
+            SPARK_DAEMON_JAVA_OPTS=java,
+        )
         with open(self._log(name), "ab") as log:
             self._processes.append(
                 subprocess.Popen(
@@ -212,6 +210,10 @@ class Standalone:
 
     def __exit__(self, *_told: object) -> None:
         self.end()
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**interpreter.environment(), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def _line(process: psutil.Process) -> str:
