@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from warren.workers.process import interpreter
 from warren.workers.spark.java import check_java
 from warren.workers.spark.session import JAVA_OPTIONS
 
-WORKERS = 2
+#: an address, and no command that runs a program elsewhere
+HERE: tuple[str, tuple[str, ...]] = ("127.0.0.1", ())
 LOOK_S = 0.05
 START_S = 120.0
 END_S = 30.0
@@ -127,9 +128,11 @@ class Driver:
 
 
 class Standalone:
-    """A standalone cluster: with Standalone(folder) as cluster: …; `cluster.url` is its master's."""
+    """A standalone cluster: with Standalone(folder) as cluster: …; `cluster.url` is its master's. `hosts`: of each
+    worker its address, and a command that runs a program there; the master is where the first one is.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[tuple[str, tuple[str, ...]]] = (HERE, HERE)) -> None:
         """Start it, in an empty folder. Raises JavaMissing, TimeoutError (with what its processes said)."""
         self._folder = folder
         folder.mkdir()
@@ -137,18 +140,19 @@ class Standalone:
         self._scratch.mkdir()
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
-            self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            self._start("master", hosts[0], "master.Master", "--port", "0", "--webui-port", "0")
             self.url = self._said("master", r"Starting Spark master at (spark://\S+)", 1)[0]
-            for number in range(WORKERS):
-                words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            for number, host in enumerate(hosts):
+                words = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
                 work = folder / f"work-{number}"
-                self._start(f"worker-{number}", "worker.Worker", *words, "--work-dir", str(work), self.url)
-            self._said("master", r"Registering worker (\S+)", WORKERS)
+                self._start(f"worker-{number}", host, "worker.Worker", *words, "--work-dir", str(work), self.url)
+            self._said("master", r"Registering worker (\S+)", len(hosts))
         except BaseException:
             self.end()
             raise
 
-    def _start(self, name: str, kind: str, *words: str) -> None:
+    def _start(self, name: str, host: tuple[str, tuple[str, ...]], kind: str, *words: str) -> None:
+        address, prefix = host
         specification = importlib.util.find_spec("pyspark")
         assert specification is not None
         assert specification.origin is not None
@@ -158,15 +162,17 @@ class Standalone:
         environment = _environment(
             JAVA_HOME=str(Path(check_java()).resolve().parents[1]),
             SPARK_HOME=str(home),
-            SPARK_PUBLIC_DNS="127.0.0.1",
+            SPARK_LOCAL_IP=address,
+            SPARK_PUBLIC_DNS=address,
             SPARK_LOCAL_DIRS=str(self._scratch),
             SPARK_DAEMON_MEMORY="256m",
             SPARK_DAEMON_JAVA_OPTS=java,
         )
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", address, *words]
         with open(self._log(name), "ab") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *words],
+                    [*prefix, *command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
