@@ -98,7 +98,7 @@ def logged(directory: Path) -> list[dict[str, Any]]:
     for path in sorted((directory / "topics/commitlog").iterdir()):
         data, base, at = path.read_bytes(), int(path.name), 0
         while at < len(data):
-            what, size, fields = topic_tables.read(data[at:], base + at)
+            what, size, fields = topic_tables.read(data, base + at, at)
             if what in ("end", "blank"):
                 break
             assert what == "record", (path, at)

@@ -176,6 +176,23 @@ class TopicNode:
         """All files of the log, one behind the other."""
         return b"".join(path.read_bytes() for path in sorted(self.folder.log.iterdir()))
 
+    def records(self) -> list[dict[str, Any]]:
+        """All records of the log but Warren's own."""
+        found, data, at = [], self.log_bytes(), 0
+        while at < len(data):
+            what, size, fields = topic_tables.read(data, at, at)
+            if what == "blank":
+                at += size
+                continue
+            if what != "record":
+                at = (at // self.log_file_bytes + 1) * self.log_file_bytes  # the rest of a file that is not full
+                continue
+            assert fields is not None
+            if not fields["topic"].startswith("WARREN_SYS_"):
+                found.append(fields | {"position": at})
+            at += size
+        return found
+
     def record(self, position: int) -> dict[str, Any]:
         """The record at a position of the log."""
         path = self.folder.log / f"{position // self.log_file_bytes * self.log_file_bytes:020d}"

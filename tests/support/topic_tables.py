@@ -80,19 +80,20 @@ def read_properties(properties: bytes) -> dict[str, str] | None:
     return found
 
 
-def read(data: bytes, position: int) -> tuple[str, int, Fields | None]:
-    """(what, size, fields) of what begins with the first byte."""
-    if not any(data[:8]):
+def read(data: bytes, position: int, at: int = 0) -> tuple[str, int, Fields | None]:
+    """(what, size, fields) of what begins with the byte `at`; `position`: where that byte is in the log."""
+    head = data[at : at + 8]
+    if not any(head):
         return "end", 0, None
-    if len(data) < 8:
+    if len(head) < 8:
         return "bad", 0, None
-    size, magic = struct.unpack(">II", data[:8])
+    size, magic = struct.unpack(">II", head)
     if magic == BLANK:
         return ("blank", size, None) if 8 <= size <= INT_MAX else ("bad", 0, None)
-    if magic not in (V1, V2) or not 91 < size <= len(data) or size > INT_MAX:
+    if magic not in (V1, V2) or not 91 < size <= len(data) - at or size > INT_MAX:
         return "bad", 0, None
     try:
-        fields = _read(data[:size], magic == V2)
+        fields = _read(data[at : at + size], magic == V2)
     except (struct.error, _BadError):
         return "bad", 0, None
     return ("record", size, fields) if fields["physical_offset"] == position else ("bad", 0, None)

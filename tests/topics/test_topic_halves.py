@@ -30,7 +30,6 @@ from warren.engine.topics.check import TopicsCheck
 from warren.engine.topics.formats import HALF, HALF_COMMITTED, HALF_OUTCOME, HALF_PUT_ASIDE, HALF_ROLLED_BACK, HALVES
 from warren.ipc.layout import CONSTANTS, CRASH_POINTS
 
-from support import topic_tables
 from support.small_disk import Disk
 from support.topic_probe import OK, SERVER, Appender, Life, Topic, TopicNode
 
@@ -55,24 +54,6 @@ def living(node: TopicNode) -> Iterator[Life]:
         life.release()
         raise
     assert life.stop()
-
-
-def records(node: TopicNode) -> list[dict[str, Any]]:
-    """All records of the log but Warren's own."""
-    found, data, at = [], node.log_bytes(), 0
-    while at < len(data):
-        what, size, fields = topic_tables.read(data[at:], at)
-        if what == "blank":
-            at += size
-            continue
-        if what != "record":
-            at = (at // node.log_file_bytes + 1) * node.log_file_bytes
-            continue
-        assert fields is not None
-        if not fields["topic"].startswith("WARREN_SYS_"):
-            found.append(fields | {"position": at})
-        at += size
-    return found
 
 
 def said(node: TopicNode, what: str) -> list[str]:
@@ -112,7 +93,7 @@ def judge(node: TopicNode, told: dict[bytes, int | None]) -> None:
     """By the log alone: each half message was finished once at most, and as its client was told (None: it was not
     told); a committed one has what was given to it, in its queue, once; no other message is in the topic.
     """
-    found = records(node)
+    found = node.records()
     halves = {fields["position"]: fields for fields in found if fields["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"}
     outcomes: dict[int, dict[str, Any]] = {}
     for fields in found:

@@ -26,7 +26,6 @@ from warren.engine.topics import kept
 from warren.engine.topics.formats import LATER, PENDING
 from warren.ipc.layout import CONSTANTS, CRASH_POINTS
 
-from support import topic_tables
 from support.small_disk import Disk
 from support.topic_probe import OK, SERVER, Appender, Life, Topic, TopicNode
 
@@ -55,27 +54,9 @@ def living(node: TopicNode) -> Iterator[Life]:
     assert life.stop()
 
 
-def records(node: TopicNode) -> list[dict[str, Any]]:
-    """All records of the log but the commit records."""
-    found, data, at = [], node.log_bytes(), 0
-    while at < len(data):
-        what, size, fields = topic_tables.read(data[at:], at)
-        if what == "blank":
-            at += size
-            continue
-        if what != "record":
-            at = (at // node.log_file_bytes + 1) * node.log_file_bytes  # the rest of a file that is not full
-            continue
-        assert fields is not None
-        if not fields["topic"].startswith("WARREN_SYS_"):
-            found.append(fields | {"position": at})
-        at += size
-    return found
-
-
 def came_once(node: TopicNode, sent: dict[bytes, tuple[int, dict[str, str]]]) -> None:
     """Each message is in its queue once, not before its time, with what was given to it, in the order of the times."""
-    found = records(node)
+    found = node.records()
     to_come = {fields["position"]: fields for fields in found if fields["topic"] == "rmq_sys_wheel_timer"}
     came = [fields for fields in found if fields["prepared_transaction_offset"]]
     assert sorted(fields["body"] for fields in came) == sorted(sent)
@@ -146,7 +127,7 @@ def test_it_is_of_a_system_topic_until_it_comes(node: TopicNode) -> None:
         assert life.maximum(1, 1) == 0
         life.until(lambda: life.maximum(1, 1) == 1)
         assert life.delayed(1) == 0
-        (came,) = [fields for fields in records(node) if fields["topic"] == "flights"]
+        (came,) = [fields for fields in node.records() if fields["topic"] == "flights"]
         assert (came["prepared_transaction_offset"], came["properties"], came["queue_offset"]) == (
             position + 1,
             given,
@@ -213,7 +194,7 @@ def test_a_start_reads_the_log_from_the_snapshot_on(node: TopicNode) -> None:
     assert len(snapshot) == LATER.size + 50 * PENDING.size
     assert (LATER.unpack(snapshot, "pending_n"), LATER.unpack(snapshot, "version")) == (50, 1)
     positions = [PENDING.unpack(snapshot, "position", LATER.size + n * PENDING.size) for n in range(50)]
-    assert positions == [fields["position"] for fields in records(node)]
+    assert positions == [fields["position"] for fields in node.records()]
     assert PENDING.unpack(snapshot, "topic", LATER.size) == 1
     end = LATER.unpack(snapshot, "position")
     with living(node) as life:
