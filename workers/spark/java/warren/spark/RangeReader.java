@@ -119,7 +119,7 @@ final class RangeReader implements PartitionReader<InternalRow> {
     private int wanted(long position, int size) {
         long behind = position + size;
         long most = position + Math.min(Log.WINDOW_BYTES, log.left(position));
-        int left = (int) Math.min(units.left(at), end - at);
+        int left = units.atHand(at, end);
         for (int i = 1; i < left; i++) {
             int next = units.size(at + i);
             long where = units.position(at + i);
@@ -188,7 +188,7 @@ final class RangeReader implements PartitionReader<InternalRow> {
 
     @Override
     public CustomTaskMetric[] currentMetricsValues() {
-        return Metrics.values(units.bytesRead + log.bytesRead, skipped);
+        return Metrics.values(units.bytesRead() + log.bytesRead(), skipped);
     }
 
     @Override
