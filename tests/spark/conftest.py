@@ -17,6 +17,7 @@ from warren.workers.process.control import ControlClient
 from warren.workers.spark.session import session
 
 from support import written_directory
+from support.spark_queries import HOLD_S
 
 HERE = Path(__file__).parent
 
@@ -40,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.log.level": "OFF",
+        "spark.warren.holdSeconds": str(HOLD_S),
     }
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("WARREN_TEST_PYTHON", sys.executable)

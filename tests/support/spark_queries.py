@@ -9,6 +9,8 @@ from support import programs
 from support.waiting import patience, wait_until
 
 END_S = 60
+#: how long the session of tests/spark holds what nobody reads natively
+HOLD_S = 3
 BEGIN_TRIES = 5
 
 

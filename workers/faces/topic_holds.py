@@ -47,6 +47,16 @@ class Holds:
             if self._positions.pop(number, None) is not None:
                 self._write()
 
+    def lost(self) -> bool:
+        """Whether nothing is held any more: the node has ended since, or this is a child of fork."""
+        attachment = self._attachment
+        if os.getpid() != self._pid or attachment.core.over:
+            return True
+        if attachment.forsaken():
+            attachment.lose()
+            return True
+        return False
+
     def _write(self) -> None:
         attachment = self._attachment
         if os.getpid() != self._pid or attachment.core.over:
@@ -86,6 +96,10 @@ class Hold:
 
     def __repr__(self) -> str:
         return f"<Hold of queue {self.queue}, offsets {self.start} to {self.end}>"
+
+    def lost(self) -> bool:
+        """Whether the node that kept the range has ended, and the hold with it."""
+        return self._holds.lost()
 
     def release(self) -> None:
         """Let it go."""

@@ -43,7 +43,7 @@ from warren.workers.spark.data_source import WarrenDataSource
 from warren.workers.spark.hosts import elsewhere, host_name
 from warren.workers.spark.topic_options import TopicReadOptions
 from warren.workers.spark.topic_plan import Topics
-from warren.workers.spark.topic_source import TopicBatchReader, TopicPartition, TopicStreamReader
+from warren.workers.spark.topic_source import Held, TopicBatchReader, TopicPartition, TopicStreamReader
 
 #: questions that are answered side by side: those of queries that run at the same time
 ASKED_MAX = 16
@@ -65,12 +65,15 @@ class Planner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: dict[int, Reader] = {}
+        #: by batches, by the numbers of their readers, and by numbers of their own
+        self._held: dict[int, Held] = {}
         self._opened = 0
         self._answers: dict[str, Callable[[Question], Any]] = {
             "native": is_native,
             "schema": self._schema,
             "open": self._open,
             "partitions": self._partitions,
+            "hold": self._hold,
             "initial": lambda asked: text(self._stream(asked).initialOffset()),
             "limit": lambda asked: limit_of(self._stream(asked).getDefaultReadLimit()),
             "available_now": self._available_now,
@@ -120,7 +123,25 @@ class Planner:
             parts = reader.partitions(json.loads(asked["start"]), json.loads(asked["end"]))
             return ranges(reader.options, parts)
         assert isinstance(reader, TopicBatchReader)
-        return ranges(reader.options, reader.partitions())
+        held = Held(kept=True)
+        found = ranges(reader.options, reader.planned(held))
+        with self._lock:
+            self._held[asked["reader"]] = held
+        return found
+
+    def _hold(self, asked: Question) -> int:
+        held = Held(kept=True)
+        parts = [
+            TopicPartition(
+                each["topic"], each["incarnation"], each["queue"], each["start"], each["end"], each["planned_on"]
+            )
+            for each in asked["ranges"]
+        ]
+        held.hold_planned(TopicReadOptions.parse(asked["options"]), parts)
+        with self._lock:
+            self._opened += 1
+            self._held[self._opened] = held
+            return self._opened
 
     def _available_now(self, asked: Question) -> None:
         reader: SupportsTriggerAvailableNow = self._stream(asked)
@@ -133,6 +154,9 @@ class Planner:
     def _stop(self, asked: Question) -> None:
         with self._lock:
             reader = self._readers.pop(asked["reader"], None)
+            held = self._held.pop(asked["reader"], None)
+        if held is not None:
+            held.release()
         if isinstance(reader, DataSourceStreamReader):
             reader.stop()
 

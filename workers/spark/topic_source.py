@@ -14,7 +14,11 @@ that the first micro-batch is empty. Spark does not keep the initial offset; aft
 
 What Spark plans is held (faces/topic_holds.py), so that retention leaves it alone: by the stream's own process from
 `partitions` to the `latestOffset` that shows that the micro-batch was committed; by a batch's planner for HOLD_S at
-most, as Spark does not say when a batch was read; by each task while it reads. A hold ends with its process.
+most; by each task while it reads. A hold ends with its process. Planners take theirs again when the node comes back.
+
+The native scan's batches are held for as long as they are read (java/warren/spark/Leases.java). Here that cannot be:
+who plans is a worker of Spark's pool, which is asked once, is told nothing of queries and jobs, and is ended when it
+has been idle for a minute; and Spark's own class stands between it and the events in the driver's JVM.
 
 Incarnations are compared where Spark plans, and in each task before and after it reads.
 
@@ -24,7 +28,8 @@ Crash points of a stream (driver killed)
   a later batch logged, not committed: replayed, the same ranges
   batch committed, offsets of `groupId` not published: published by the first `latestOffset` of the next run
 Task or executor killed: Spark repeats the task, which reads its range from the begin.
-Node stopped and started: who plans and who reads waits for it, for `timeout` seconds, and goes on; the hold is gone.
+Node stopped and started, or killed: who plans and who reads waits for it, for `timeout` seconds, and goes on; holds are
+gone with it, and planners take them again within KEEP_S. Retention may have been faster: DataLoss, as ever.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,7 +57,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from warren.engine.errors import DataLoss, PeerLost, StoreError, TimedOut, TopicNotFound, UsageError
+from warren.engine.errors import DataLoss, Error, PeerLost, StoreError, TimedOut, TopicNotFound, UsageError
 from warren.workers.faces.topic_scans import ReadStatus, Scan
 from warren.workers.spark.client import APPLICATION_VARIABLE, outlasting
 from warren.workers.spark.hosts import check_here, host_name
@@ -77,8 +83,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: how long the planner of a batch keeps its ranges from retention, if Spark does not end it before
+#: how long Python's planner of a batch keeps its ranges from retention, if Spark does not end it before
 HOLD_S = 600.0
+#: between two looks whether the node that keeps what is held still runs
+KEEP_S = 1.0
 _GONE = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.MESSAGE_WAS_REMOVING)
 #: behind these a scan goes on; with any other answer the range has not what was planned
 _THERE = (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_FOUND_NULL)
@@ -96,33 +104,136 @@ class TopicPartition(InputPartition):
     planned_on: str  #: which host
 
 
+@dataclass(eq=False)
+class _HeldRange:
+    """What holds a range, and how it is taken: again when the node was started anew, or later when it does not run."""
+
+    take: Callable[[], Hold | None]
+    hold: Hold | None
+
+
 class Held:
     """Ranges that retention leaves alone until they are released."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept: bool = False) -> None:
+        """`kept`: what is held is taken again when the node was started anew."""
         self._lock = threading.Lock()
-        self._holds: list[Hold] = []
+        self._keeping = threading.Lock()
+        self._kept = kept
+        self._ranges: list[_HeldRange] = []
 
     def hold(self, reading: TopicScans, partition: int, start: int, end: int) -> None:
         """Hold a range, as far as it is there: what is missing is for whoever reads it to say."""
-        low, high = reading.offsets(partition)
-        while max(start, low) < min(end, high):
-            try:
-                held = reading.hold(partition, max(start, low), min(end, high))
-            except DataLoss as gone:  # retention was there before
-                low = max(low + 1, gone.minimum)
-                continue
-            if held is not None:
-                with self._lock:
-                    self._holds.append(held)
-            return
+        take = partial(_hold_of, reading, partition, start, end)
+        taken = take()
+        if taken is not None:
+            self._add(_HeldRange(take, taken))
+
+    def hold_planned(self, options: TopicReadOptions, parts: Iterable[TopicPartition]) -> None:
+        """Hold ranges that were planned before, as far as they are there; as soon as the node runs, if it does not."""
+        for part in parts:
+            self._add(_HeldRange(partial(_hold_of_planned, options, part), None))
+        self.keep()
+
+    def _add(self, held: _HeldRange) -> None:
+        with self._lock:
+            self._ranges.append(held)
+        if self._kept:
+            _keeper.keep(self)
+
+    def keep(self) -> bool:
+        """Hold what ought to be held and is not. False: there is nothing of that kind any more."""
+        with self._keeping:
+            with self._lock:
+                ranges = list(self._ranges)
+            for each in ranges:
+                if each.hold is not None and not each.hold.lost():
+                    continue
+                try:
+                    self._put(each, each.take())
+                except TopicNotFound:
+                    self._put(each, None)
+                except Error as problem:  # the node does not run, or is about to end: the next time
+                    log.debug("a range is not held: %s", problem)
+                    return True
+        return self.any
+
+    def _put(self, held: _HeldRange, taken: Hold | None) -> None:
+        with self._lock:
+            wanted = held in self._ranges
+            if wanted and taken is None:
+                self._ranges.remove(held)  # nothing of it is there any more
+            elif wanted:
+                held.hold = taken
+        if taken is not None and not wanted:
+            taken.release()  # all were released meanwhile
+
+    @property
+    def any(self) -> bool:
+        """Whether something is held, or ought to be."""
+        with self._lock:
+            return bool(self._ranges)
 
     def release(self) -> None:
         """Let all of them go."""
         with self._lock:
-            holds, self._holds = self._holds, []
-        for held in holds:
-            held.release()
+            ranges, self._ranges = self._ranges, []
+        for each in ranges:
+            if each.hold is not None:
+                each.hold.release()
+
+
+class _Keeper:
+    """A thread that looks after what is held, while something is."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, held: Held) -> None:
+        """From now on, until it has nothing."""
+        with self._lock:
+            self._held.add(held)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="warren-holds", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(KEEP_S)
+            with self._lock:
+                all_held = list(self._held)
+            over = [held for held in all_held if not held.keep()]
+            del all_held
+            with self._lock:
+                for held in over:
+                    if not held.any:
+                        self._held.discard(held)
+                if not self._held:
+                    self._thread = None
+                    return
+
+
+_keeper = _Keeper()
+
+
+def _hold_of(reading: TopicScans, partition: int, start: int, end: int) -> Hold | None:
+    low, high = reading.offsets(partition)
+    while max(start, low) < min(end, high):
+        try:
+            return reading.hold(partition, max(start, low), min(end, high))
+        except DataLoss as gone:  # retention was there before
+            low = max(low + 1, gone.minimum)
+    return None
+
+
+def _hold_of_planned(options: TopicReadOptions, part: TopicPartition) -> Hold | None:
+    topics = Topics(options, "planner")
+    topic = topics.found().get(part.topic)
+    if topic is None or topics.incarnation(topic) != part.incarnation:
+        return None
+    return _hold_of(topics.reading(topic), part.partition, part.start, part.end)
 
 
 class TopicBatchReader(DataSourceReader):
@@ -134,14 +245,28 @@ class TopicBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan: which offsets are read, in which tasks."""
+        held = Held(kept=True)
+        parts = self.planned(held)
+        _release_later(held)
+        return parts
+
+    def planned(self, held: Held) -> list[InputPartition]:
+        """The same; `held` holds them, unless an error is raised."""
+        try:
+            return outlasting(self.options.path, self.options.timeout_s, lambda: self._planned(held), "planner")
+        except BaseException:
+            held.release()
+            raise
+
+    def _planned(self, held: Held) -> list[InputPartition]:
         options = self.options
         assert options.start is not None
         assert options.end is not None
         topics = Topics(options, "planner")
+        held.release()  # of a try before
         found = topics.all_found()
         ends = topics.resolved(options.end, found, end=True)
         starts = topics.resolved(options.start, found, end=False)
-        held = Held()
         ranges: dict[Place, Range] = {}
         for (name, partition), start in starts.items():
             end = ends[name, partition]
@@ -153,7 +278,6 @@ class TopicBatchReader(DataSourceReader):
             reading = topics.reading(found[name])
             held.hold(reading, partition, start, end)
             ranges[name, partition] = (topics.checked_start(reading, partition, start, end), end)
-        _release_later(held)
         return _parts(options, {name: topics.incarnation(topic) for name, topic in found.items()}, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -178,7 +302,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: when there was a batch for the last time (minOffsetsPerTrigger)
         self._batch_at = time.monotonic()
         self._published: TopicOffsets | None = None
-        self._held = Held()
+        self._held = Held(kept=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "fields": self.fields}

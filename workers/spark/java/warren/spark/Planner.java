@@ -2,6 +2,7 @@ package warren.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -41,6 +42,7 @@ final class Planner {
     private final OutputStream to;
     private final Map<Long, CompletableFuture<JsonNode>> waiting = new ConcurrentHashMap<>();
     private long asked;
+    private volatile boolean ending;
 
     private Planner(String[] command) throws IOException {
         this.command = command;
@@ -51,6 +53,7 @@ final class Planner {
         Thread reader = new Thread(this::readAnswers, "warren-planner");
         reader.setDaemon(true);
         reader.start();
+        process.onExit().thenRun(this::ended);
         Runtime.getRuntime().addShutdownHook(new Thread(this::end, "warren-planner-end"));
     }
 
@@ -71,7 +74,18 @@ final class Planner {
         }
     }
 
+    boolean isAlive() {
+        return process.isAlive();
+    }
+
+    private void ended() {
+        if (!ending) {
+            Leases.ended(this);
+        }
+    }
+
     private void end() {
+        ending = true;
         try {
             to.close();
             if (!process.waitFor(END_S, TimeUnit.SECONDS)) {
@@ -177,6 +191,23 @@ final class Planner {
         return Range.all(ask(question), options, command);
     }
 
+    /** Hold ranges that were planned before: the number by which they are let go (`stop`). */
+    long hold(Map<String, String> options, Range[] ranges) {
+        ObjectNode question = question("hold");
+        question.set("options", JSON.valueToTree(options));
+        ArrayNode held = question.putArray("ranges");
+        for (Range range : ranges) {
+            held.addObject()
+                    .put("topic", range.topic)
+                    .put("incarnation", range.incarnation)
+                    .put("queue", range.queue)
+                    .put("start", range.start)
+                    .put("end", range.end)
+                    .put("planned_on", range.plannedOn);
+        }
+        return ask(question).longValue();
+    }
+
     /** A question about a stream, with an offset where it is about one. */
     JsonNode ofStream(long reader, String what, String offset) {
         ObjectNode question = question(what).put("reader", reader);
@@ -222,6 +253,7 @@ final class Planner {
                 .textValue();
     }
 
+    /** Close a reader; what it, or this number, holds is let go. */
     void stop(long reader) {
         ask(question("stop").put("reader", reader));
     }

@@ -1,5 +1,7 @@
 package warren.spark;
 
+import java.io.IOException;
+import java.io.ObjectOutputStream;
 import java.util.Objects;
 import java.util.stream.Stream;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -94,16 +96,26 @@ final class TopicScan implements Scan, Batch {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new Factory(wanted);
+        return new Factory(wanted, table);
     }
 
-    /** Sent to the tasks. */
+    /** Sent to the tasks: of a batch, it says so. */
     static final class Factory implements PartitionReaderFactory {
         private static final long serialVersionUID = 1L;
         private final StructType wanted;
+        /** Where the batch is planned; elsewhere, and of a stream: null. */
+        private final transient TopicTable table;
 
-        Factory(StructType wanted) {
+        Factory(StructType wanted, TopicTable table) {
             this.wanted = wanted;
+            this.table = table;
+        }
+
+        private void writeObject(ObjectOutputStream to) throws IOException {
+            if (table != null) {
+                table.sent();
+            }
+            to.defaultWriteObject();
         }
 
         @Override

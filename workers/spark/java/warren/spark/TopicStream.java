@@ -119,7 +119,7 @@ final class TopicStream
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new TopicScan.Factory(wanted);
+        return new TopicScan.Factory(wanted, null);
     }
 
     @Override

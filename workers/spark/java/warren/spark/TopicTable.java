@@ -3,6 +3,7 @@ package warren.spark;
 import java.util.EnumSet;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -17,7 +18,8 @@ final class TopicTable implements SupportsRead {
     private final Map<String, String> options;
     private final StructType schema;
     private final String[] command = WarrenSource.command();
-    private Range[] planned;
+    private final Leases leases = Leases.of(SparkSession.active().sparkContext());
+    private volatile Lease lease;
 
     TopicTable(Map<String, String> options, StructType schema) {
         this.options = options;
@@ -45,14 +47,33 @@ final class TopicTable implements SupportsRead {
         return new TopicScan.Builder(this, schema);
     }
 
+    /** What is read, which is held from now on for whom this thread plans. */
     synchronized Range[] ranges() {
-        if (planned == null) {
-            Planner planner = Planner.of(command);
-            long reader = planner.open(options, schema.json(), "batch");
-            planned = planner.partitions(reader, options, null, null);
-            planner.stop(reader);
+        if (lease == null) {
+            lease = plan();
         }
-        return planned;
+        lease.planned();
+        return lease.ranges;
+    }
+
+    private Lease plan() {
+        Planner planner = Planner.of(command);
+        long reader = planner.open(options, schema.json(), "batch");
+        try {
+            Range[] ranges = planner.partitions(reader, options, null, null);
+            return new Lease(leases, options, command, ranges, planner, reader);
+        } catch (ReadError problem) {
+            planner.stop(reader);
+            throw problem;
+        }
+    }
+
+    /** The tasks of a stage are being made, which read this. */
+    void sent() {
+        Lease one = lease;
+        if (one != null) {
+            one.sent();
+        }
     }
 
     TopicStream stream(StructType wanted) {
