@@ -14,6 +14,8 @@ import org.slf4j.LoggerFactory;
  */
 final class Lease {
     private static final Logger LOG = LoggerFactory.getLogger(Lease.class);
+    /** A planner may just end when it is asked; its successor hardly. */
+    private static final int TRIES = 3;
 
     private final Leases leases;
     private final Map<String, String> options;
@@ -39,7 +41,7 @@ final class Lease {
         this.number = number;
     }
 
-    /** This thread plans to read it: from now on it is held. Raises ReadError as `take`. */
+    /** This thread plans to read it: from now on it is held. */
     void planned() {
         leases.planned(this);
     }
@@ -49,23 +51,27 @@ final class Lease {
         leases.sent(this);
     }
 
-    /** Hold it, if it is not held. Raises ReadError: DataLoss, if some of it is gone, and the options do not allow that. */
+    /**
+     * Hold it, if it is not held, and as far as it is there. What is gone, the tasks will say; so no reader is told if
+     * nobody can hold it.
+     */
     synchronized void take() {
-        if (planner == null || !planner.isAlive()) {
-            planner = null;
-            Planner one = Planner.of(command);
-            number = one.hold(options, ranges);
-            planner = one;
+        if (planner != null && planner.isAlive()) {
+            return;
         }
-    }
-
-    /** The same, where nobody can be told what is wrong: the tasks will say what they do not find. */
-    void takeIfPossible() {
-        try {
-            take();
-        } catch (ReadError problem) {
-            LOG.warn("messages that are being read are not kept from retention: {}", problem.getMessage());
+        planner = null;
+        ReadError wrong = null;
+        for (int tries = 0; tries < TRIES; tries++) {
+            try {
+                Planner one = Planner.of(command);
+                number = one.hold(options, ranges);
+                planner = one;
+                return;
+            } catch (ReadError problem) {
+                wrong = problem;
+            }
         }
+        LOG.warn("messages that are read are not kept from retention", wrong);
     }
 
     /** Give it back, unless it is wanted after all: that is looked at when nobody can take it meanwhile. */

@@ -32,7 +32,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * a stage, between the event that the stage was submitted and the next of them, in the one thread that submits stages. An
  * event of ours is posted there, so the stage before it is the one that reads.
  *
- * <p>Retention may be faster than such a later action; then planning it, or its tasks, say what is gone. Events of Spark
+ * <p>Retention may be faster than such a later action; then its tasks say what is gone. Events of Spark
  * come through a queue of this listener's own; nothing here waits for a planner but its one thread.
  *
  * <p>Crash points: this JVM, the planner: its holds end, and of what is being read the next planner takes new ones. The
@@ -94,14 +94,14 @@ final class Leases extends SparkListener {
             if (!over && !lease.readers.isEmpty()) {
                 thread.execute(() -> {
                     if (lease.isOf(planner)) {
-                        lease.takeIfPossible();
+                        lease.take();
                     }
                 });
             }
         }
     }
 
-    /** This thread plans to read a batch: from now on it is held. Raises ReadError when some of it is gone. */
+    /** This thread plans to read a batch: from now on it is held. */
     void planned(Lease lease) {
         String query = context.getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
         synchronized (this) {
@@ -165,7 +165,7 @@ final class Leases extends SparkListener {
         }
         use(lease);
         lease.readers.addAll(readers);
-        thread.execute(lease::takeIfPossible);
+        thread.execute(lease::take);
     }
 
     @Override

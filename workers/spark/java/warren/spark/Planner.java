@@ -43,6 +43,8 @@ final class Planner {
     private final Map<Long, CompletableFuture<JsonNode>> waiting = new ConcurrentHashMap<>();
     private long asked;
     private volatile boolean ending;
+    /** It does not answer any more; its process may be there for a moment. */
+    private volatile boolean over;
 
     private Planner(String[] command) throws IOException {
         this.command = command;
@@ -61,7 +63,7 @@ final class Planner {
     static Planner of(String[] command) {
         synchronized (PLANNERS) {
             Planner planner = PLANNERS.get(String.join("\0", command));
-            if (planner == null || !planner.process.isAlive()) {
+            if (planner == null || !planner.isAlive()) {
                 try {
                     planner = new Planner(command);
                 } catch (IOException problem) {
@@ -75,7 +77,7 @@ final class Planner {
     }
 
     boolean isAlive() {
-        return process.isAlive();
+        return !over && process.isAlive();
     }
 
     private void ended() {
@@ -112,7 +114,7 @@ final class Planner {
         IllegalStateException ended = new IllegalStateException("Warren's planner ended (" + String.join(" ", command)
                 + "): start the query again; a stream goes on from its checkpoint");
         synchronized (this) {
-            asked = -1;
+            over = true;
         }
         waiting.values().forEach(asker -> asker.completeExceptionally(ended));
     }
@@ -122,7 +124,7 @@ final class Planner {
         CompletableFuture<JsonNode> answer = new CompletableFuture<>();
         long number;
         synchronized (this) {
-            if (asked < 0) {
+            if (over) {
                 throw new ReadError(ENDED, "Warren's planner ended: start the query again");
             }
             number = ++asked;
@@ -132,6 +134,7 @@ final class Planner {
                 to.write((question + "\n").getBytes(StandardCharsets.UTF_8));
                 to.flush();
             } catch (IOException ended) {
+                over = true;
                 answer.completeExceptionally(new IllegalStateException(
                         "Warren's planner ended: start the query again; a stream goes on from its checkpoint", ended));
             }
