@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import warren
-from warren.workers.spark.session import _keep_texts
+from warren.workers.spark import session
 
 from support.waiting import wait_until
 
@@ -89,7 +89,7 @@ def test_errors_keep_their_texts_when_the_jvm_ends(spark: Any, monkeypatch: pyte
         spark.sql("SELECT nope")
     problem = RuntimeError("of a program")
     problem.__cause__ = caught.value
-    _keep_texts(problem)
+    session._keep_texts(problem)
     monkeypatch.setattr("pyspark.SparkContext._jvm", None)
     assert "nope" in str(caught.value)
     assert isinstance(caught.value, AnalysisException)
@@ -233,3 +233,16 @@ def test_the_path_may_be_relative(
     relative = os.path.relpath(node.directory)
     assert not Path(relative).is_absolute()
     assert spark.read.format("warren").options(**{**reading(), "path": relative}).load().count() == 1
+
+
+def test_idle_workers_are_ended_before_spark_closes_their_sockets(spark: Any) -> None:
+    def passed(batches: Any) -> Any:
+        yield from batches
+
+    frame = spark.range(10).mapInArrow(passed, "id long")
+    assert frame.count() == 10
+    workers = session.idle_workers()
+    assert workers
+    session.hang_up(workers)
+    wait_until(lambda: not set(workers) & set(session.idle_workers()), 30, what="the end of the workers")
+    assert frame.count() == 10  # by others

@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 import warren
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.topics.formats import CONSUME_QUEUE_UNIT, UNIT_EMPTY
 from warren.workers.process.control import ControlClient
-from warren.workers.spark import native
+from warren.workers.spark import native, session
 
 from support.spark_queries import begin, finished
 from support.waiting import wait_until
@@ -295,6 +296,57 @@ def test_a_stream_changes_its_scan_at_any_batch(spark: Any, topic: warren.Topic,
             assert source.metrics["maxOffsetsBehindLatest"] == "0"
     found = spark.read.schema("value binary").parquet(str(tmp_path / "out")).collect()
     assert sorted(bytes(row.value) for row in found) == sorted(wanted)
+
+
+def test_a_checkpoint_is_written_by_warren_or_by_spark(spark: Any, topic: warren.Topic, tmp_path: Path) -> None:
+    """Runs of a stream in turn; what each has written is read by the next one, nothing is left beside it."""
+    setting = session.CHECKPOINTS_SETTING
+    assert spark.conf.get(setting) == session.CHECKPOINTS
+    options = {"path": str(topic._client.directory.path), "subscribe": topic.name, "startingOffsets": "earliest"}
+    frame = spark.readStream.format("warren").options(**options).load().groupBy("partition").count()
+    state = tmp_path / "state"
+    writer = frame.writeStream.format("memory").queryName(topic.name.replace("-", "_")).outputMode("complete")
+    writer = writer.option("checkpointLocation", str(state)).trigger(availableNow=True)
+    try:
+        for run, manager in enumerate((session.CHECKPOINTS, None, session.CHECKPOINTS, None), 1):
+            topic.append_many([b"x"] * 10, queue=0)
+            if manager is None:
+                spark.conf.unset(setting)
+            else:
+                spark.conf.set(setting, manager)
+            finished(writer)
+            assert spark.table(topic.name.replace("-", "_")).collect() == [(0, 10 * run)]
+            assert not [path for path in state.rglob("*") if ".tmp" in path.name]
+    finally:
+        spark.conf.set(setting, session.CHECKPOINTS)
+    assert len(list((state / "commits").glob("[0-9]*"))) >= 4
+
+
+def test_a_file_of_a_checkpoint_is_replaced_only_if_that_is_said(spark: Any, tmp_path: Path) -> None:
+    jvm, folder = spark._jvm, tmp_path / "new" / "state"
+    checkpoint = getattr(jvm, session.CHECKPOINTS)
+    place = jvm.org.apache.hadoop.fs.Path(folder.as_uri())
+    made = checkpoint(place, spark._jsc.hadoopConfiguration())
+    path = jvm.org.apache.hadoop.fs.Path(place, "0")
+
+    def write(what: bytes, overwrite: bool) -> Any:
+        stream = made.createAtomic(path, overwrite)
+        stream.write(what)
+        return stream
+
+    write(b"first", False).close()
+    second = write(b"second", False)
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        second.close()
+    assert (folder / "0").read_bytes() == b"first"
+    write(b"not wanted", True).cancel()
+    (folder / ".0.crc").write_bytes(b"of the file before")
+    write(b"third", True).close()
+    assert made.exists(path)
+    assert made.isLocal()
+    assert {entry.name: entry.read_bytes() for entry in folder.iterdir() if "tmp" not in entry.name} == {"0": b"third"}
+    made.delete(path)
+    assert not made.exists(path)
 
 
 def planners() -> list[psutil.Process]:

@@ -7,10 +7,11 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,11 @@ LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 JAVA_OPTIONS = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
 #: the setting that says in which Python the native scan is planned
 PYTHON_SETTING = "spark.warren.python"
+#: who writes the checkpoints of streams, without starting processes for each file (LocalCheckpoints.java)
+CHECKPOINTS_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
+CHECKPOINTS = "warren.spark.LocalCheckpoints"
+#: what PySpark's Python workers, and who forks them, are started with
+DAEMON = "pyspark.daemon"
 #: how long a JVM gets to end by itself
 GATEWAY_END_S = 20.0
 
@@ -149,6 +155,8 @@ def session(
     if (jar := native.jar()) is not None:
         for where in ("spark.driver.extraClassPath", "spark.executor.extraClassPath"):
             wanted[where] = os.pathsep.join(filter(None, (wanted.get(where), str(jar))))
+        if master.startswith("local"):  # elsewhere, executors may be where the jar is not
+            wanted.setdefault(CHECKPOINTS_SETTING, CHECKPOINTS)
     if wanted["spark.driver.extraJavaOptions"] != JAVA_OPTIONS:  # Spark says that it sets this
         wanted.setdefault("spark.log.level", "ERROR")
     for key, value in wanted.items():
@@ -214,6 +222,8 @@ def _end_spark(orderly: bool) -> None:
         active = SparkSession._instantiatedSession
         try:
             if active is not None:
+                if not (active.streams.active or active.sparkContext.statusTracker().getActiveJobsIds()):
+                    hang_up(idle_workers())
                 active.stop()
             gateway.shutdown()
         except (Py4JError, OSError) as problem:
@@ -232,9 +242,34 @@ def _end_spark(orderly: bool) -> None:
         process.wait()
 
 
-def _is_gateway(process: psutil.Process) -> bool:
+def idle_workers() -> list[psutil.Process]:
+    """Return the Python workers of this process's session, which nobody uses when no job runs."""
+    below = psutil.Process().children(recursive=True)
+    daemons = {process.pid for process in below if DAEMON in _words(process)}
+    found = []
+    for process in below:
+        with contextlib.suppress(psutil.Error):
+            if process.pid in daemons and process.ppid() in daemons:
+                found.append(process)
+    return found
+
+
+def hang_up(workers: Iterable[psutil.Process]) -> None:
+    """End idle workers as their daemon would, but first: Spark closes their sockets before, and whoever notices that
+    prints the trace of an error, or its first line.
+    """
+    for worker in workers:
+        with contextlib.suppress(psutil.Error):
+            worker.send_signal(signal.SIGHUP)
+
+
+def _words(process: psutil.Process) -> list[str]:
     try:
-        words = process.cmdline()
+        return process.cmdline()
     except psutil.Error:
-        return False
+        return []
+
+
+def _is_gateway(process: psutil.Process) -> bool:
+    words = _words(process)
     return "pyspark-shell" in words and any("SparkSubmit" in word or "spark-submit" in word for word in words)
