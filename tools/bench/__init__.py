@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
-    "spark-sink", "spark-topic", "spark-queue", "spark-audit", "all",
+    "spark-sink", "spark-topic", "spark-queue", "spark-stream", "spark-audit", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout")
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "spark-sink: a DataFrame into a queue and into a topic, beside a sink that discards it; "
         "spark-topic: a topic read by Spark, as a batch and as a stream (--scan native: by Java, also "
         "beside Parquet); spark-queue: the same of a queue; "
+        "spark-stream: small micro-batches of a topic into sinks, beside those of a source that does nothing; "
         "spark-audit: queues against the message store; spark-… are not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="restart: the backlog (1,000,000); backlog: the same (10,000,000); topic-find: messages with a key "
         "(10,000,000); topic-read: messages that are read again and again (as many as 192 MiB have); spark-…: rows "
-        "of a run",
+        "of a run; spark-stream: micro-batches of each sink",
     )
     parser.add_argument("--topics", type=int, default=MANY, metavar="N", help="topic-many: topics (1,000)")
     parser.add_argument(
@@ -91,7 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each cell; the median is shown (1)")
     parser.add_argument("--limits", action="store_true", help="measure the machine's own limits, too, and show ratios")
     parser.add_argument(
-        "--scan", choices=tuple(SCANS), default="python", help="spark-topic: who reads the files (python); native: Java"
+        "--scan",
+        choices=tuple(SCANS),
+        default="python",
+        help="spark-topic, spark-stream: who reads the files (python); native: Java",
     )
     parser.add_argument("--profile", choices=PROFILES, help="of the temporary nodes (default)")
     parser.add_argument("--dir", metavar="DIR", help="folder for the temporary nodes")
@@ -101,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cells(
     options: argparse.Namespace, folder: Any, tell: Callable[[str], None]
-) -> Iterator[tuple[str, int, Callable[[], Result]]]:
+) -> Generator[tuple[str, int, Callable[[], Result]], None, None]:
     """(what it is, size of a body, the run) of everything that was asked for; `tell`: how far a run is."""
     from warren.tools.bench.declare import CHANGES, QUEUES, run_declare
     from warren.tools.bench.fairness import LOADS, run_fairness
@@ -288,6 +292,13 @@ def _spark_cells(
         for side in spark_topic.SIDES:
             text = f"spark-topic-{side}, read in {SCANS[options.scan]}, {size} bytes, {rows:,} messages"
             yield text, size, partial(spark_topic.run_spark_topic, folder, size, rows, ROUNDS, side, options.scan, tell)
+    if options.workload == "spark-stream":
+        from warren.tools.bench import spark_stream
+
+        with spark_stream.measured(folder, size, options.messages or spark_stream.BATCHES, tell) as found:
+            for sink in spark_stream.SINKS:
+                text = f"spark-stream, read in {SCANS[options.scan]}, into the sink {sink}"
+                yield text, size, partial(found.run, sink, options.scan, tell)
     if options.workload == "spark-queue":
         from warren.tools.bench import spark_queue
 
@@ -325,8 +336,9 @@ def main(argv: list[str] | None = None) -> int:
     found: dict[int, dict[str, Any]] = {}
     runs: list[Result] = []
     shown = talk.status("")
+    cells = _cells(options, folder, shown.update)
     try:
-        for text, size, run in _cells(options, folder, shown.update):
+        for text, size, run in cells:
             in_turn = text.startswith(IN_TURN)
             if options.limits and size and size not in found and not text.startswith((*IN_TURN, *OWN_LIMITS)):
                 with talk.status(f"limits of this machine, {size} bytes"):
@@ -348,6 +360,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
+        cells.close()  # a session that several of them share
         if not options.json:
             report.print_people(runs)
     return 0

@@ -17,7 +17,8 @@ def median_of(runs: list[Result]) -> Result:
     """The run in the middle: by rate, or by p50 where the latency is what was asked for; with the rates of all runs."""
 
     def key(run: Result) -> float:
-        if run["workload"].endswith("latency") and run["latency_us"]:
+        timed = run["workload"].endswith("latency") or run["workload"].startswith("spark-stream")
+        if timed and run["latency_us"]:
             return float(run["latency_us"]["p50"])
         if "cpu_share" in run:
             return float(run["cpu_share"])

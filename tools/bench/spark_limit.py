@@ -58,11 +58,11 @@ class Repeating(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        return RepeatingReader(dict(self.options), schema)
+        return RepeatingReader(self.options, schema)  # Spark's, which finds names in any case
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        return RepeatingStreamReader(dict(self.options), schema)
+        return RepeatingStreamReader(self.options, schema)
 
 
 class RepeatingReader(DataSourceReader):
