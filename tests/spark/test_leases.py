@@ -19,12 +19,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 import warren
-from warren.ipc import _core
-from warren.workers.faces.node import client_of
 from warren.workers.spark import native
 
 from support.real_node import RealNode
-from support.spark_queries import HOLD_S, finished
+from support.spark_queries import HOLD_S, finished, holders
 from support.waiting import patience, wait_until
 
 pytestmark = [
@@ -49,16 +47,6 @@ def topic(client: warren.Node) -> Iterator[warren.Topic]:
     made.append_many([b"%d" % n for n in range(100)])
     yield made
     made.delete()
-
-
-def holders(node: warren.Node) -> list[int]:
-    """The planners that hold something."""
-    superblock = client_of(node).attachment().superblock
-    return [
-        slot.pid
-        for slot in superblock.slots()
-        if "planner" in slot.name and _core.load64(superblock.buffer, superblock.slot_at(slot.slot, "holds"))
-    ]
 
 
 def frame_of(spark: Any, topic: warren.Topic, **options: str) -> Any:

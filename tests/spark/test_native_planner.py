@@ -6,6 +6,7 @@ missing, broken, or made for another PySpark.
 
 import io
 import json
+import os
 import threading
 import uuid
 import zipfile
@@ -21,6 +22,8 @@ from warren.engine.errors import UsageError
 from warren.workers.spark import native, native_planner
 from warren.workers.spark.client import close_clients
 from warren.workers.spark.data_source import WarrenDataSource, WarrenPythonDataSource
+
+from support.spark_queries import holders
 
 pytestmark = pytest.mark.integration
 
@@ -138,6 +141,24 @@ def test_what_does_not_check_out_in_java_is_said_by_python(topic: warren.Topic) 
     assert "deleted and made again" in answer["message"]
     (answer,) = asked({**explain, "incarnation": f"{node}-999", "options": {**options, "failOnDataLoss": "false"}})
     assert answer == {"answer": 10}
+
+
+def test_ranges_of_an_earlier_planner_are_held_as_far_as_they_are_there(topic: warren.Topic) -> None:
+    topic.append_many([b"%d" % n for n in range(10)], queue=0)
+    options = options_of(topic)
+    opened = {"ask": "open", "options": options, "kind": "batch"}
+    opened["schema"] = WarrenDataSource({**options, "scan": "auto"}).schema().json()
+    with warren.attach(topic._client.directory.path, name="looking") as client:
+        assert not holders(client)
+        _opened, parts, _stopped = asked(opened, {"ask": "partitions", "reader": 1}, {"ask": "stop", "reader": 1})
+        planner = native_planner.Planner()
+        hold = {"ask": "hold", "options": options, "ranges": parts["answer"]}
+        number = planner.answer(hold)
+        gone = planner.answer({**hold, "ranges": [{**part, "incarnation": "0-0"} for part in parts["answer"]]})
+        assert holders(client) == [os.getpid()]
+        planner.answer({"ask": "stop", "reader": number})
+        assert not holders(client)
+        planner.answer({"ask": "stop", "reader": gone})
 
 
 def test_mistakes_are_answers(topic: warren.Topic) -> None:

@@ -5,6 +5,10 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 
+import warren
+from warren.ipc import _core
+from warren.workers.faces.node import client_of
+
 from support import programs
 from support.waiting import patience, wait_until
 
@@ -39,6 +43,16 @@ def finished(writer: Any) -> Any:
                 continue
             raise
         return query
+
+
+def holders(node: warren.Node) -> list[int]:
+    """The planners that hold something."""
+    superblock = client_of(node).attachment().superblock
+    return [
+        slot.pid
+        for slot in superblock.slots()
+        if "planner" in slot.name and _core.load64(superblock.buffer, superblock.slot_at(slot.slot, "holds"))
+    ]
 
 
 def run_program(program: Path, folder: Path, stop: bool = False) -> str:

@@ -124,7 +124,11 @@ class Planner:
             return ranges(reader.options, parts)
         assert isinstance(reader, TopicBatchReader)
         held = Held(kept=True)
-        found = ranges(reader.options, reader.planned(held))
+        try:
+            found = ranges(reader.options, reader.planned(held))
+        except BaseException:
+            held.release()
+            raise
         with self._lock:
             self._held[asked["reader"]] = held
         return found

@@ -195,7 +195,7 @@ class _Keeper:
         """From now on, until it has nothing."""
         with self._lock:
             self._held.add(held)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # a fork takes no thread along
                 self._thread = threading.Thread(target=self._run, name="warren-holds", daemon=True)
                 self._thread.start()
 
