@@ -462,6 +462,11 @@ class Confirm(Generic[_Result]):
     def waits_for(self) -> tuple[int, int, int] | None:
         """(server, level, sequence) that must be passed first; None: confirmed."""
 
+    def untaken(self) -> list[tuple[int, int, int]] | None:
+        """What a node that was stopped never took: (server, index of the first message, how many); None: it is not
+        known, or not over.
+        """
+
     @property
     def core(self) -> Client: ...
     @property
@@ -1152,6 +1157,15 @@ class TopicServer:
     def later_hold(self) -> None:
         """No message comes any more: the server ends."""
 
+    def end_links(self) -> None:
+        """From now on no more is taken from the clients than what they have submitted."""
+
+    def behind(self) -> int:
+        """How many commands of these are not executed yet."""
+
+    def close_links(self) -> int:
+        """After a sync: tell the clients of links that are done with; how many links are not."""
+
     def halves_read(self, file: Buffer, /) -> tuple[int, int, int]:
         """Take up a snapshot of half messages: (position, epoch, number). Raises ValueError: it is none."""
 
@@ -1354,6 +1368,15 @@ class QueueEngine:
     def catalog_loaded(self, version: int, /) -> None: ...
     def begin(self, epoch: int, /) -> None: ...
     def freeze(self, on: bool, /) -> None: ...
+    def end_links(self) -> None:
+        """From now on no more is taken from the clients than what they have submitted."""
+
+    def behind(self) -> int:
+        """How many commands of these are not executed yet."""
+
+    def close_links(self) -> int:
+        """After a sync: tell the clients of links that are done with; how many links are not."""
+
     def set_store(self, store: int, epoch: int, directory: Buffer | None, /) -> None: ...
     def control_next(self) -> tuple[int, int, int, bytes, int] | None:
         """(slot, client epoch, sequence + 1, request, high water) of a waiting request."""

@@ -158,7 +158,18 @@ class Fenced(Error):
 
 
 class ClosedError(Error):
-    """The object was closed by its owner, or the node was stopped in good order."""
+    """The object was closed by its owner, or the node was stopped in good order.
+
+    `not_taken`: of a call for many messages, those that the node did not take, by index; they are not stored, and the
+    others are. `confirm`: None, or where the stop came in the middle of the call its Confirm, which says that of all.
+    """
+
+    not_taken: tuple[int, ...] = ()
+    confirm: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A Confirm stays in its process."""
+        return type(self), self.args, {"not_taken": self.not_taken}
 
 
 class PeerLost(Error, ConnectionError):

@@ -332,6 +332,7 @@ LINK = Struct(
         Field("death_until", 152, "a64", "store: commands below it are those of a dying client, 0: none (server); for its successor"),
         Field("death_position", 160, "u64", "its death point: position of the file that was current (server)"),
         Field("death_offset", 168, "u64", "and the offset in it (server)"),
+        Field("closed", 176, "a64", "of a node that ends: command + 1 up to which all are done, and from which on none ever is; 0: not said (queue worker, topic worker)"),
     ),
 )
 

@@ -229,13 +229,31 @@ static int send(const batch *b, wr_appended *to, wr_append_how *how) {
     return error;
 }
 
+/* The call ends in the middle: whoever catches that gets the Confirm of what was sent, which names the others. */
+static void tell_sent(TopicHandleObject *h, wr_appended *appended, const wr_append_how *how) {
+    PyObject *type, *value, *traceback;
+    appended->cut = true;
+    appended->topic = Py_XNewRef(h->name);
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *left = wr_appended_left(h->client, appended), *confirm = wr_confirm_appended(h->client, how->level, appended);
+    if (left && confirm) {
+        PyErr_Restore(type, value, traceback);
+    } else {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    }
+    wr_tell_confirm(left, confirm);
+}
+
 PyObject *wr_append_go(batch *b, wr_append_how *how) {
     TopicHandleObject *h = b->h;
     wr_appended *appended = plan(b);
     const int error = !appended || send(b, appended, how);
     wr_append_drop(b);
     if (!error) return wr_topic_confirmed(h, appended, how);
-    if (appended) wr_appended_free(h->client, appended);
+    if (appended && appended->runs_n && appended->runs[0].sent) tell_sent(h, appended, how);
+    else if (appended) wr_appended_free(h->client, appended);
     return NULL;
 }
 

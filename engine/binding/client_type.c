@@ -164,6 +164,23 @@ failed:
     return NULL;
 }
 
+/* What is left of the links when the attachment ends. Of a worker that closed its link all that it took is done, and nothing else ever
+ * will be; one that never served it took nothing. */
+static void keep_ends(ClientObject *c) {
+    const bool stopped = wr_node_stopped(c);
+    for (uint32_t server = 0; server < c->servers_n; server++) {
+        wr_link *link = wr_attachment_link(&c->a, server);
+        /* SYNC closed: pairs with the worker's release */
+        uint64_t closed = server < WR_SERVER_WORKER_FIRST ? 0 : atomic_load_explicit(&link->closed, memory_order_acquire);
+        if (!closed && stopped && server >= WR_SERVER_WORKER_FIRST && !atomic_load_explicit(&link->server_epoch, memory_order_acquire)) closed = 1;
+        c->closed[server] = closed;
+        for (int level = 0; level < 3; level++) {
+            const uint64_t horizon = atomic_load_explicit(wr_link_horizon(link, level), memory_order_acquire);
+            c->final[server][level] = closed && closed - 1 > horizon ? closed - 1 : horizon;
+        }
+    }
+}
+
 /* end(error, forked): nothing is submitted any more; whoever waits gets `error`. In a forked child the region is not
  * touched. */
 static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t given) {
@@ -172,10 +189,7 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
     if (c->ended) Py_RETURN_NONE;
     if (args[0] != Py_None && !PyExceptionInstance_Check(args[0])) return PyErr_Format(PyExc_TypeError, "an exception or None");
     bool child = c->forks != wr_module.forks;
-    for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++)
-        for (int level = 0; level < 3; level++)
-            c->final[server][level] =
-                atomic_load_explicit(wr_link_horizon(wr_attachment_link(&c->a, server), level), memory_order_acquire);
+    if (c->open && !child) keep_ends(c);
     for (uint32_t server = 0; c->open && !child && server < c->servers_n; server++) wr_results_look(&c->a.results[server], &c->a.port, server);
     if (c->open && !child) wr_answers_look(&c->a.answers, &c->a.port, true);
     c->ended = true;

@@ -48,12 +48,14 @@ PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, cons
 }
 
 PyObject *wr_confirm_appended(ClientObject *c, int level, wr_appended *appended) {
-    ConfirmObject *confirm = confirm_of(c, level, appended->runs_n ? 1 : 0);
+    uint32_t sent = appended->runs_n; /* a call that ended in the middle sent the first ones */
+    while (sent && !appended->runs[sent - 1].sent) sent--;
+    ConfirmObject *confirm = confirm_of(c, level, sent ? 1 : 0);
     if (!confirm) {
         wr_appended_free(c, appended);
         return NULL;
     }
-    if (appended->runs_n) confirm->first = (wr_confirm_pair){c->a.answers.server, appended->runs[appended->runs_n - 1].sequence};
+    if (sent) confirm->first = (wr_confirm_pair){c->a.answers.server, appended->runs[sent - 1].sequence};
     confirm->appended = appended;
     return (PyObject *)confirm;
 }
@@ -83,13 +85,7 @@ static PyObject *indices_of(uint64_t *indices, Py_ssize_t n) {
     Py_ssize_t kept = 0;
     for (Py_ssize_t i = 0; i < n; i++)
         if (!kept || indices[i] != indices[kept - 1]) indices[kept++] = indices[i];
-    PyObject *tuple = PyTuple_New(kept);
-    for (Py_ssize_t i = 0; tuple && i < kept; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(indices[i]);
-        if (!number) Py_CLEAR(tuple);
-        else PyTuple_SET_ITEM(tuple, i, number);
-    }
-    return tuple;
+    return wr_numbers_tuple(indices, kept);
 }
 
 static int by_index(const void *a, const void *b) {
@@ -131,6 +127,55 @@ static int raise_not_taken(ClientObject *c, uint32_t worker) {
     return wr_raise("StoreError", "%s could not take the message: see warren status", who);
 }
 
+enum { TAKEN = 1, NOT_TAKEN = 2 };
+
+/* How many commands of a run the worker took. */
+static uint64_t taken_of(const ClientObject *c, const wr_run *run) {
+    if (run->first == WR_NEVER_SENT) return 0;
+    if (!run->count || !wr_never_taken(c, run->server, run->first + run->count - 1)) return run->count;
+    const uint64_t end = c->closed[run->server] - 1;
+    return run->first < end ? end - run->first : 0;
+}
+
+/* Of each message whether workers took it, by TAKEN and NOT_TAKEN. *any: one did not. NULL: no memory, or there is none of the kind. */
+static uint8_t *taken_of_each(const ClientObject *c, const wr_run *runs, uint32_t runs_n, uint64_t messages_n, bool *any) {
+    *any = false;
+    for (uint32_t i = 0; i < runs_n && !*any; i++) *any = taken_of(c, &runs[i]) < runs[i].count;
+    uint8_t *of = *any ? PyMem_Calloc(messages_n, 1) : NULL;
+    for (uint32_t i = 0; of && i < runs_n; i++) {
+        const uint64_t taken = taken_of(c, &runs[i]);
+        for (uint64_t k = 0; k < runs[i].count; k++) of[runs[i].index + k] |= k < taken ? TAKEN : NOT_TAKEN;
+    }
+    return of;
+}
+
+/* Say which messages were not taken; `refused` are those that a full queue refused besides. Returns -1, or 0: there are none. */
+static int raise_not_taken_of(const uint8_t *of, uint64_t messages_n, uint64_t *refused, Py_ssize_t refused_n, bool batch) {
+    Py_ssize_t n = 0;
+    for (uint64_t i = 0; i < messages_n; i++) {
+        if (of[i] == (TAKEN | NOT_TAKEN))
+            return wr_raise("PeerLost", "the node was stopped when workers of some queues had taken a message for the exchange, and others had not: "
+                                        "it is in the queues of the former; publish it again if that does no harm");
+        n += of[i] == NOT_TAKEN;
+    }
+    uint64_t *indices = PyMem_Malloc(((size_t)n + (size_t)refused_n) * sizeof *indices);
+    if (!indices) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    n = 0;
+    for (uint64_t i = 0; i < messages_n; i++)
+        if (of[i] == NOT_TAKEN) indices[n++] = i;
+    if (refused_n) { /* neither of the two is there: whoever sends again what was refused sends both */
+        memcpy(indices + n, refused, (size_t)refused_n * sizeof *indices);
+        raise_full(indices, n + refused_n, messages_n, batch);
+    } else {
+        wr_raise_not_taken(batch ? indices : NULL, n, messages_n);
+    }
+    PyMem_Free(indices);
+    return -1;
+}
+
 int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates) {
     bool error = false, none = false, no_topic = false, unknown = false;
     uint32_t by = 0, topics = c->topic_server;
@@ -139,12 +184,14 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
     for (uint32_t i = 0; i < runs_n; i++) {
         const wr_run *run = &runs[i];
         if (run->index + run->count > messages_n) messages_n = run->index + run->count;
+        if (run->first == WR_NEVER_SENT) continue;
         wr_results *r = &c->a.results[run->server];
         if (c->open && !c->ended && c->forks == wr_module.forks && wr_results_unusual(r, wr_attachment_link(&c->a, run->server)))
             wr_results_look(r, &c->a.port, run->server);
         uint32_t n;
-        const wr_result *found = wr_results_find(r, run->first, run->first + run->count, &n);
-        unknown |= run->first < r->forgotten;
+        const uint64_t taken = taken_of(c, run);
+        const wr_result *found = wr_results_find(r, run->first, run->first + taken, &n);
+        unknown |= taken && run->first < r->forgotten;
         uint64_t *more = n ? PyMem_Realloc(refused, ((size_t)refused_n + n) * sizeof *refused) : refused;
         if (n && !more) {
             PyMem_Free(refused);
@@ -160,15 +207,20 @@ int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool 
         }
     }
     int answer = 0;
+    bool left;
+    uint8_t *of = taken_of_each(c, runs, runs_n, messages_n, &left);
     if (duplicates) *duplicates = doubles_n;
     if (error) answer = raise_not_taken(c, by);
     else if (none) answer = wr_raise("QueueNotFound", "the queue was deleted: declare it again; the message was dropped");
     else if (no_topic)
         answer = wr_raise("TopicNotFound", "a topic that is bound to the exchange was deleted: the message is not there, only where else it went");
+    else if (left && !of) PyErr_NoMemory(), answer = -1;
+    else if (left) answer = raise_not_taken_of(of, messages_n, refused, refused_n, batch);
     else if (refused_n) answer = raise_full(refused, refused_n, messages_n, batch);
     else if (unknown)
         answer = wr_raise("StoreError", "too many messages have been refused since, so this confirm cannot tell "
                                         "whether its own were: ask earlier");
+    PyMem_Free(of);
     PyMem_Free(refused);
     return answer;
 }
@@ -190,10 +242,19 @@ static int masked(void) {
                                    "was not stored");
 }
 
+/* Is it known of all of it whether it was taken? */
+static bool is_known(const ConfirmObject *self) {
+    const wr_confirm_pair *pairs = pairs_of(self);
+    for (uint32_t i = 0; i < self->pairs_n; i++)
+        if (!pair_done(self, &pairs[i]) && !wr_never_taken(self->client, pairs[i].server, pairs[i].sequence)) return false;
+    return true;
+}
+
 /* The attachment is over, and with it the wait: say so in the user's words. */
-static int lost(void) {
+static int lost(ConfirmObject *self) {
     if (!PyErr_ExceptionMatches(wr_module.attachment_lost)) return -1;
     PyErr_Clear();
+    if (is_known(self)) return results_of(self, NULL);
     return wr_raise("PeerLost", "the attachment ended before this was confirmed: it may or may not have been stored; "
                                 "publish it again if that does no harm");
 }
@@ -203,11 +264,11 @@ static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
     const wr_confirm_pair *pairs = pairs_of(self);
     for (uint32_t i = 0; i < self->pairs_n; i++) {
         if (pair_done(self, &pairs[i])) continue;
-        if (wr_enter(c)) return lost();
+        if (wr_enter(c)) return lost(self);
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, pairs[i].server), self->level),
                                   pairs[i].sequence, pairs[i].server};
         if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, WR_THE_CONFIRM)) {
-            if (!pair_done(self, &pairs[i])) return lost();
+            if (!pair_done(self, &pairs[i])) return lost(self);
             PyErr_Clear(); /* it ended, and this was confirmed before */
         }
     }
@@ -307,6 +368,27 @@ static PyObject *confirm_repr(PyObject *op) {
     return text;
 }
 
+/* untaken(): what a node that was stopped never took, [(server, index of the first message, how many), …]; server -1: none of them had it. None: it is not known, or not over. */
+static PyObject *confirm_untaken(PyObject *op, PyObject *unused) {
+    const ConfirmObject *self = (ConfirmObject *)op;
+    const ClientObject *c = self->client;
+    (void)unused;
+    if (!is_known(self)) Py_RETURN_NONE;
+    if (self->appended) return wr_appended_untaken(c, self->appended);
+    PyObject *list = PyList_New(0);
+    const wr_confirm_pair *pairs = pairs_of(self);
+    const uint32_t runs_n = self->runs ? self->runs_n : self->from == UINT64_MAX ? self->pairs_n : 0;
+    for (uint32_t i = 0; list && i < runs_n; i++) {
+        const wr_run run = self->runs ? self->runs[i] : (wr_run){pairs[i].server, pairs[i].sequence, 1, 0};
+        const uint64_t taken = taken_of(c, &run);
+        if (taken == run.count) continue;
+        PyObject *row = Py_BuildValue("iKK", (int)run.server, (unsigned long long)(run.index + taken), (unsigned long long)(run.count - taken));
+        if (!row || PyList_Append(list, row)) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
 /* waits_for(): (server, level, sequence): it is confirmed, or waits for another one, when the level's horizon has
  * passed that; None: done. */
 static PyObject *confirm_waits_for(PyObject *op, PyObject *unused) {
@@ -379,6 +461,7 @@ static PyMethodDef confirm_methods[] = {
     {"future", confirm_as_future, METH_NOARGS,
      "future(): a concurrent.futures.Future of it, for concurrent.futures.wait and asyncio.wrap_future."},
     {"waits_for", confirm_waits_for, METH_NOARGS, "waits_for() -> (server, level, sequence) | None"},
+    {"untaken", confirm_untaken, METH_NOARGS, "untaken() -> [(server, index, count), ...] | None: what a node that was stopped never took"},
     {"__reduce__", confirm_reduce, METH_NOARGS, "It cannot be pickled: TypeError."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Confirm[Position]: for type checkers."},
     {NULL, NULL, 0, NULL}};

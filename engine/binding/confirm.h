@@ -3,16 +3,20 @@
 #define WR_BINDING_CONFIRM_H
 #include "kernel/ref.h"
 #include "binding/appended.h"
+#include "binding/not_taken.h"
 
 typedef struct {
     uint32_t server;
     uint64_t sequence;
 } wr_confirm_pair;
 
+#define WR_NO_SERVER UINT32_MAX
+#define WR_NEVER_SENT UINT64_MAX
+
 /* Messages of a batch that follow each other in the batch and in a ring. */
 typedef struct {
-    uint32_t server;
-    uint64_t first; /* sequence */
+    uint32_t server; /* WR_NO_SERVER: of none, and never sent */
+    uint64_t first; /* sequence; WR_NEVER_SENT: the call ended before */
     uint64_t count;
     uint64_t index; /* of the first in the batch */
 } wr_run;
@@ -42,8 +46,8 @@ PyObject *wr_confirm_new(ClientObject *c, int level, const wr_route *route, cons
 PyObject *wr_confirm_appended(ClientObject *c, int level, wr_appended *appended);
 /* A Confirm of nothing: done. */
 PyObject *wr_confirm_none(ClientObject *c, int level);
-/* After these were confirmed: 0, or -1 with the exception of what was refused. *duplicates (may be NULL): how many
- * were dropped. */
+/* After these were confirmed, or will never be (wr_never_taken): 0, or -1 with the exception of what was refused, or not taken. *duplicates
+ * (may be NULL): how many were dropped. */
 int wr_results_check(ClientObject *c, const wr_run *runs, uint32_t runs_n, bool batch, uint64_t *duplicates);
 /* Of commands from ... to of a store: a Confirm, or None when `wait` and they are confirmed. */
 PyObject *wr_face_confirmed(ClientObject *c, int store, uint64_t from, uint64_t to, int level, uint64_t deadline, bool wait);

@@ -116,10 +116,12 @@ int wr_publish_given_up(ClientObject *c, const wr_route *route) {
 }
 
 int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
-                       int level, uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first) {
+                       int level, uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first,
+                       wr_handed *handed) {
     uint32_t done = 0;
     bool appended = !parts;
     wr_condition blocked;
+    if (handed) *handed = (wr_handed){0, false};
     wr_made_from made = {c, c->catalog_seen};
     for (uint32_t t = 0; t < route->targets_n; t++)
         if (route->targets[t].server >= c->servers_n) return wr_raise("UsageError", "the route is of another node");
@@ -146,6 +148,7 @@ int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, 
         if (wr_blocked_while(c, error, &blocked, deadline, "room for the message", begins) || (!any && wr_alarm_gate(c, deadline, begins))) {
             wr_note_deadline(deadline);
             if (any) wr_lost_in_the_middle();
+            if (handed) *handed = (wr_handed){done, parts && appended};
             return -1;
         }
     }
@@ -182,11 +185,12 @@ PyObject *wr_confirmed(ClientObject *c, const wr_route *route, const uint64_t *s
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, server), level), sequences[t], server};
         if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM,
                              WR_THE_CONFIRM)) {
-            if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
-                PyErr_Clear();
-                wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");
-            }
-            return NULL;
+            if (!PyErr_ExceptionMatches(wr_module.attachment_lost)) return NULL;
+            PyErr_Clear();
+            PyObject *confirm = wr_confirm_new(c, level, route, sequences, runs); /* which outlives the attachment, and says what is known */
+            PyObject *answer = confirm ? PyObject_CallMethod(confirm, "wait", NULL) : NULL;
+            Py_XDECREF(confirm);
+            return answer;
         }
         unusual |= c->a.results[server].n || wr_results_unusual(&c->a.results[server], wr_attachment_link(&c->a, server));
     }
@@ -211,7 +215,7 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
         return NULL;
     const bool topics = route->topics_n;
     int error = topics ? wr_parts_of(route, told, (uint64_t)body.length, parts) : 0;
-    if (!error) error = wr_publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, topics ? parts : NULL, sequences, true);
+    if (!error) error = wr_publish_one(c, route, &body, meta_bytes, meta_length, level, deadline, &extras, topics ? parts : NULL, sequences, true, NULL);
     wr_body_drop(&body);
     if (error) return NULL;
     submit(c, route);
@@ -220,15 +224,7 @@ PyObject *wr_publish(ClientObject *c, const wr_route *route, PyObject *object, i
 
 /* ---- a batch ---------------------------------------------------------------------------------------------------- */
 
-int wr_run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count) {
-    wr_row_ref last = runs->last[server];
-    if (wr_row_some(last)) {
-        wr_run *run = &runs->runs[wr_row_number(last)];
-        if (run->first + run->count == sequence && run->index + run->count == index) {
-            run->count += count;
-            return 0;
-        }
-    }
+static int push_run(wr_runs *runs, wr_run run) {
     if (runs->n == runs->size) {
         uint32_t size = runs->size ? 2 * runs->size : 4;
         wr_run *more = PyMem_Realloc(runs->runs, size * sizeof *more);
@@ -239,8 +235,33 @@ int wr_run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t inde
         runs->runs = more;
         runs->size = size;
     }
-    runs->last[server] = wr_row_of(runs->n);
-    runs->runs[runs->n++] = (wr_run){server, sequence, count, index};
+    runs->runs[runs->n++] = run;
+    return 0;
+}
+
+int wr_run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count) {
+    wr_row_ref last = runs->last[server];
+    if (wr_row_some(last)) {
+        wr_run *run = &runs->runs[wr_row_number(last)];
+        if (run->first + run->count == sequence && run->index + run->count == index) {
+            run->count += count;
+            return 0;
+        }
+    }
+    if (push_run(runs, (wr_run){server, sequence, count, index})) return -1;
+    runs->last[server] = wr_row_of(runs->n - 1);
+    return 0;
+}
+
+int wr_part_note(wr_runs *runs, const wr_route *route, const uint64_t *sequences, wr_handed handed, Py_ssize_t index, uint64_t *last, bool *used) {
+    for (uint32_t t = 0; t < wr_route_commands(route); t++) {
+        const uint32_t server = wr_route_server(route, t);
+        const bool sent = t < route->targets_n ? t < handed.targets : handed.topics;
+        if (sent ? wr_run_note(runs, server, sequences[t], (uint64_t)index, 1) : push_run(runs, (wr_run){server, WR_NEVER_SENT, 1, (uint64_t)index})) return -1;
+        if (!sent) continue;
+        last[server] = sequences[t];
+        used[server] = true;
+    }
     return 0;
 }
 
@@ -340,12 +361,14 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
         wr_extras own;
         const wr_extras *extras;
         PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, sent)), *told = NULL;
+        wr_handed handed = {0, false};
         *error = plan_item(plan, sent, &route, &meta, &meta_length, &own, &extras) || wr_body_take(c, object, meta_length, &body);
         if (!*error) {
             const bool topics = route->topics_n;
             *error = topics ? wr_told_item(plan->told, sent, &told) || wr_parts_of(route, told, (uint64_t)body.length, parts) : 0;
             if (!*error)
-                *error = wr_publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, topics ? parts : NULL, sequences, !sent);
+                *error = wr_publish_one(c, route, &body, meta, meta_length, plan->level, plan->deadline, extras, topics ? parts : NULL, sequences, !sent, &handed);
+            if (*error && (handed.targets || handed.topics) && wr_part_note(runs, route, sequences, handed, sent, last, used)) *error = -1;
             wr_body_drop(&body);
         }
         for (uint32_t t = 0; !*error && t < wr_route_commands(route); t++)
@@ -365,27 +388,29 @@ static Py_ssize_t publish_list(ClientObject *c, const wr_batch_plan *plan, PyObj
     return sent;
 }
 
-/* To the exception that ends a call in the middle: `handed_over`, how many of the messages the servers have, and `confirm`,
- * of those. An orderly stop finishes them, so that who goes on at the node of then sends the others alone. */
-static void tell_handed_over(ClientObject *c, const wr_route *touched, const uint64_t *sequences, int level, Py_ssize_t sent, wr_runs *runs) {
-    PyObject *type, *value, *traceback;
+/* The call ends in the middle: whoever catches that gets the Confirm of the whole call, which names what was not taken of it. So who goes on
+ * at another node sends that alone. */
+static void tell_handed_over(ClientObject *c, const wr_route *touched, const uint64_t *sequences, int level, Py_ssize_t left, Py_ssize_t n, wr_runs *runs) {
+    PyObject *type, *value, *traceback, *not_taken = NULL, *confirm = NULL;
     PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    PyObject *count = PyLong_FromSsize_t(sent), *confirm = count ? wr_confirm_new(c, level, touched, sequences, runs) : NULL;
-    bool told = confirm && !PyObject_SetAttrString(value, "handed_over", count) && !PyObject_SetAttrString(value, "confirm", confirm);
-    Py_XDECREF(count);
-    Py_XDECREF(confirm);
-    if (told) {
-        PyErr_Restore(type, value, traceback);
-        return;
+    if (left == n || !push_run(runs, (wr_run){WR_NO_SERVER, WR_NEVER_SENT, (uint64_t)(n - left), (uint64_t)left})) {
+        PyObject *range = PyObject_CallFunction((PyObject *)&PyRange_Type, "nn", left, n);
+        not_taken = range ? PySequence_Tuple(range) : NULL;
+        confirm = not_taken ? wr_confirm_new(c, level, touched, sequences, runs) : NULL;
+        Py_XDECREF(range);
     }
-    Py_XDECREF(type); /* no memory: that is raised */
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+    if (confirm) {
+        PyErr_Restore(type, value, traceback);
+    } else { /* no memory: that is raised */
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    }
+    wr_tell_confirm(not_taken, confirm);
 }
 
-PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const uint64_t *last, const bool *used, int level, uint64_t deadline,
-                             bool wait, wr_runs *runs) {
+PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, Py_ssize_t n, const uint64_t *last, const bool *used, int level,
+                             uint64_t deadline, bool wait, wr_runs *runs) {
     wr_route touched = {.targets_n = 0};
     uint64_t sequences[WR_SERVERS_MAX];
     for (uint32_t server = 0; server < c->servers_n; server++) {
@@ -400,9 +425,11 @@ PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const 
         touched.targets[touched.targets_n++] = (wr_target){.server = server, .ids_n = 1};
     }
     if (!error) return wr_confirmed(c, &touched, sequences, level, deadline, wait, runs);
-    if (sent) {
+    if (runs->n) {
+        const wr_run *end = &runs->runs[runs->n - 1]; /* of the message in the middle, if something of it was handed over */
+        const Py_ssize_t left = (Py_ssize_t)(end->index + end->count);
         wr_lost_in_the_middle();
-        tell_handed_over(c, &touched, sequences, level, sent, runs);
+        tell_handed_over(c, &touched, sequences, level, left > sent ? left : sent, n, runs);
     }
     return NULL;
 }
@@ -455,7 +482,7 @@ PyObject *wr_publish_many(ClientObject *c, const wr_route *route, PyObject *rout
     }
     int error = 0;
     Py_ssize_t sent = publish_list(c, &plan, list, last, used, &runs, &error);
-    answer = wr_batch_confirmed(c, error, sent, last, used, level, plan.deadline, wait, &runs);
+    answer = wr_batch_confirmed(c, error, sent, n, last, used, level, plan.deadline, wait, &runs);
 done:
     PyMem_Free(runs.runs);
     Py_XDECREF(plan.options);

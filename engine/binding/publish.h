@@ -36,15 +36,24 @@ int wr_routes_hold(ClientObject *c);
 /* Nothing goes to any queue of a route while one of its workers is given up: what the others took would be sent
  * again. 0, -1. */
 int wr_publish_given_up(ClientObject *c, const wr_route *route);
+/* Which commands of a message in the middle of which a call ended were handed over: of the first targets, and those of the topics. */
+typedef struct {
+    uint32_t targets;
+    bool topics;
+} wr_handed;
+
 /* One message into the rings, when there is room. `parts`: of a route with topics, else NULL. `first`: nothing of the call was handed over
- * before. 0, -1. */
+ * before. `handed` (may be NULL): after an error, what was handed over of it all the same. 0, -1. */
 int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length, int level,
-                   uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first);
+                   uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first,
+                   wr_handed *handed);
 /* Note where `count` messages of a batch went, from `index` on. 0, -1. */
 int wr_run_note(wr_runs *runs, uint32_t server, uint64_t sequence, uint64_t index, uint64_t count);
-/* The end of a call that handed `sent` messages over, the last at each server that was `used`: submit, and wr_confirmed; after an `error` its
- * exception. */
-PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, const uint64_t *last, const bool *used, int level, uint64_t deadline,
+/* Note what was handed over of the message of that index, in the middle of which a call ended, and what was not. 0, -1. */
+int wr_part_note(wr_runs *runs, const wr_route *route, const uint64_t *sequences, wr_handed handed, Py_ssize_t index, uint64_t *last, bool *used);
+/* The end of a call that handed `sent` of n messages over, the last at each server that was `used`: submit, and wr_confirmed; after an `error`
+ * its exception, to which a Confirm is added when anything was handed over. */
+PyObject *wr_batch_confirmed(ClientObject *c, int error, Py_ssize_t sent, Py_ssize_t n, const uint64_t *last, const bool *used, int level, uint64_t deadline,
                              bool wait, wr_runs *runs);
 
 /* Methods of Client. */

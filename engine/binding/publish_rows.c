@@ -92,11 +92,11 @@ static uint32_t publish_some(ClientObject *c, const plan *p, Py_ssize_t sent, ui
     return n;
 }
 
-static int publish_alone(ClientObject *c, const plan *p, Py_ssize_t row, uint64_t *sequences) {
+static int publish_alone(ClientObject *c, const plan *p, Py_ssize_t row, uint64_t *sequences, wr_handed *handed) {
     const wr_row_text body = wr_row_text_at(&p->bodies, row), meta = wr_row_text_at(&p->metas, row);
     const wr_extras extras = extras_at(p, row);
     const wr_body taken = {.bytes = body.bytes ? body.bytes : (const uint8_t *)"", .length = body.n};
-    return wr_publish_one(c, route_at(p, row), &taken, (const char *)meta.bytes, meta_length_at(p, row), p->level, p->deadline, &extras, NULL, sequences, !row);
+    return wr_publish_one(c, route_at(p, row), &taken, (const char *)meta.bytes, meta_length_at(p, row), p->level, p->deadline, &extras, NULL, sequences, !row, handed);
 }
 
 /* Returns how many were handed over; *error when it ended early. */
@@ -107,7 +107,11 @@ static Py_ssize_t publish_all(ClientObject *c, const plan *p, uint64_t *last, bo
         const wr_route *route = route_at(p, sent);
         uint32_t some = publish_some(c, p, sent, sequences);
         if (!some) {
-            if ((*error = publish_alone(c, p, sent, sequences))) return sent;
+            wr_handed handed;
+            if ((*error = publish_alone(c, p, sent, sequences, &handed))) {
+                if (handed.targets && wr_part_note(runs, route, sequences, handed, sent, last, used)) *error = -1;
+                return sent;
+            }
             some = 1;
         }
         for (uint32_t t = 0; t < route->targets_n; t++) {
@@ -154,7 +158,7 @@ PyObject *wr_client_publish_rows(PyObject *op, PyObject *const *args, Py_ssize_t
         !look(c, &p)) {
         int error = 0;
         const Py_ssize_t sent = publish_all(c, &p, last, used, &runs, &error);
-        answer = wr_batch_confirmed(c, error, sent, last, used, p.level, p.deadline, wait, &runs);
+        answer = wr_batch_confirmed(c, error, sent, p.rows, last, used, p.level, p.deadline, wait, &runs);
     }
     PyMem_Free(runs.runs);
     wr_row_numbers_drop(&p.names.each);

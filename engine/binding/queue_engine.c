@@ -4,6 +4,7 @@
 #include "queues/browse.h"
 #include "queues/check.h"
 #include "queues/claims.h"
+#include "queues/closing.h"
 #include "queues/consumers.h"
 #include "queues/drop.h"
 #include "queues/engine.h"
@@ -459,6 +460,26 @@ static PyObject *engine_freeze(PyObject *self, PyObject *arg) {
     if (!e || on < 0) return NULL;
     e->frozen = on;
     Py_RETURN_NONE;
+}
+
+static PyObject *engine_end_links(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    wr_queue_end_links(e);
+    Py_RETURN_NONE;
+}
+
+static PyObject *engine_behind(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    return e ? PyLong_FromUnsignedLongLong(wr_queue_behind(e)) : NULL;
+}
+
+static PyObject *engine_close_links(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    return e ? PyLong_FromUnsignedLong(wr_queue_close_links(e)) : NULL;
 }
 
 /* ---- stores ---- */
@@ -1137,7 +1158,8 @@ static PyMethodDef engine_methods[] = {
     {"set_policy", (PyCFunction)(void (*)(void))engine_set_policy, METH_VARARGS | METH_KEYWORDS, NULL},
     M(set_ack_timeout, METH_VARARGS), M(policy_counts, METH_O),
     M(queues, METH_NOARGS), M(past_queues, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
-    M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(set_store, METH_VARARGS),
+    M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(end_links, METH_NOARGS), M(behind, METH_NOARGS),
+    M(close_links, METH_NOARGS), M(set_store, METH_VARARGS),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(waiting, METH_O), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(spans, METH_VARARGS), M(measure, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),

@@ -47,6 +47,7 @@ typedef struct ClientObject {
     struct wr_store_side *store; /* binding/store_side.c */
     uint64_t submitted[WR_SERVERS_MAX][3]; /* last sequence + 1 that wants this level */
     uint64_t final[WR_SERVERS_MAX][3]; /* horizons when it ended */
+    uint64_t closed[WR_SERVERS_MAX];   /* when it ended: command + 1 from which on the worker took none (queues/closing.h), 0: not known */
     uint32_t servers_n;
     uint32_t topics_n;     /* handles of topics that were made */
     uint32_t topic_server; /* 0: there is none */

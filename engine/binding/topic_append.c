@@ -53,15 +53,18 @@ PyObject *wr_topic_confirmed(TopicHandleObject *h, wr_appended *appended, const 
         uint64_t last = appended->runs[appended->runs_n - 1].sequence;
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, h->server), how->level), last, h->server};
         if (wr_wait_or_raise(c, &condition, how->deadline, WR_FOR_CONFIRM, WR_THE_CONFIRM)) {
-            if (PyErr_ExceptionMatches(wr_module.attachment_lost)) {
-                PyErr_Clear();
-                wr_raise("PeerLost", "the attachment ended before the message was confirmed: it may or may not have been stored");
+            if (!PyErr_ExceptionMatches(wr_module.attachment_lost)) {
+                wr_appended_free(c, appended);
+                return NULL;
             }
-            goto done;
+            PyErr_Clear();
+            PyObject *confirm = wr_confirm_appended(c, how->level, appended); /* which outlives the attachment, and says what is known */
+            value = confirm ? PyObject_CallMethod(confirm, "result", NULL) : NULL;
+            Py_XDECREF(confirm);
+            return value;
         }
     }
     if (!wr_appended_check(c, appended)) value = wr_appended_value(appended);
-done:
     wr_appended_free(c, appended);
     return value;
 }

@@ -1,6 +1,7 @@
 /* TopicServer for Python: policy stays there (engine/topics/service.py), the loop is wr_topic_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run, dispatch_run, request_stop and kick are called by the thread that calls run. */
 #include "binding/arguments.h"
+#include "topics/closing.h"
 #include "topics/control.h"
 #include "topics/links.h"
 #include "topics/loop.h"
@@ -378,6 +379,28 @@ static PyObject *server_later_hold(PyObject *self, PyObject *none) {
     if (!w) return NULL;
     w->s.held = true;
     Py_RETURN_NONE;
+}
+
+/* ---- the node ends ---- */
+
+static PyObject *server_end_links(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    wr_topic_end_links(&w->s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_behind(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    return w ? PyLong_FromUnsignedLongLong(wr_topic_behind(&w->s)) : NULL;
+}
+
+static PyObject *server_close_links(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_topic_worker *w = begun(self);
+    return w ? PyLong_FromUnsignedLong(wr_topic_close_links(&w->s)) : NULL;
 }
 
 /* ---- half messages ---- */
@@ -845,6 +868,7 @@ static PyMethodDef server_methods[] = {
     M(retain, METH_VARARGS), M(retain_log, METH_O),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(later_read, METH_O),
     M(later_walk, METH_VARARGS), M(later_copy, METH_NOARGS), M(later_lowest, METH_NOARGS), M(later_hold, METH_NOARGS),
+    M(end_links, METH_NOARGS), M(behind, METH_NOARGS), M(close_links, METH_NOARGS),
     M(halves_read, METH_O), M(halves_walk, METH_VARARGS), M(halves_snapshot, METH_O), M(halves_lowest, METH_NOARGS),
     M(half_decide, METH_VARARGS), M(halves_ask, METH_VARARGS), M(halves_of, METH_VARARGS),
     {"later_encode", server_later_encode, METH_VARARGS | METH_STATIC, NULL}, {"wake_all", server_wake_all, METH_O | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};

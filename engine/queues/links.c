@@ -73,6 +73,7 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     uint64_t tail = atomic_load_explicit(&link->tail, memory_order_acquire);
     bool served = atomic_load_explicit(&link->server_epoch, memory_order_acquire) != 0;
     l->next = l->posted = l->done_written = l->done_synced = l->done_head = head;
+    l->limit = wr_link_limit(e, link, tail);
     l->takeup_tail = served ? tail : head;
     l->takeup_processed = atomic_load_explicit(&link->processed, memory_order_acquire);
     l->delivery_tail = atomic_load_explicit(&link->delivery_tail, memory_order_acquire);

@@ -4,13 +4,19 @@
  * frames (sequence < high) are skipped, but for the store's copy of a body, which is sent again while the publisher
  * still keeps it. Of the others those below takeup_processed had their whole effect (frames salvaged, slots written)
  * and are not executed again: a second NACK, or a second "all up to", would hit deliveries made after it. Those above
- * are executed: what of them had happened is not held any more.
+ * are executed: what of them had happened is not held any more. A link that was closed stays so (queues/closing.h).
  */
 #ifndef WR_QUEUES_LINKS_H
 #define WR_QUEUES_LINKS_H
 #include "queues/queue.h"
 
 static inline wr_link *wr_link_shared(const wr_queue_engine *e, const wr_qlink *l) { return &l->view.links[e->o.server]; }
+
+/* Where what is taken of a link ends, whose tail is here: where it was closed; of a worker that ends, here. */
+static inline uint64_t wr_link_limit(const wr_queue_engine *e, const wr_link *link, uint64_t tail) {
+    const uint64_t closed = atomic_load_explicit(&link->closed, memory_order_acquire);
+    return closed ? closed - 1 : e->ending ? tail : UINT64_MAX;
+}
 
 /* The client wrote nonsense: it loses its link, and nobody else anything. WR_EVICTED_… */
 void wr_link_evict(wr_queue_engine *e, wr_qlink *l, uint32_t reason);

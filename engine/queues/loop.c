@@ -38,6 +38,7 @@ static uint32_t process_link(wr_queue_engine *e, wr_qlink *l) {
         wr_link_evict(e, l, WR_EVICTED_TAIL);
         return 1;
     }
+    if (n > l->limit - l->next) n = l->limit - l->next;
     if (n > WR_BATCH_COMMANDS) n = WR_BATCH_COMMANDS;
     uint32_t done = 0;
     uint64_t rows = 0;

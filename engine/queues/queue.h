@@ -20,7 +20,7 @@
  *   policy         by the clock, and at the door
  *   drop           the end of a queue
  *   store_side     the worker as a client of the stores
- *   links, command, publish, stretch, commands
+ *   links, closing, command, publish, stretch, commands
  *                  links of clients, and what their commands do
  *   loop, engine   rounds; the engine made and freed
  *
@@ -289,6 +289,7 @@ typedef struct wr_qlink {
     uint32_t slot, generation;
     uint64_t client_epoch, high;
     uint64_t next; /* next command to process */
+    uint64_t limit;            /* commands from it on are not taken: the node ends */
     uint64_t takeup_tail;      /* commands below it were submitted to a dead worker */
     uint64_t takeup_processed; /* of these, the ones below were answered */
     uint64_t unusual_until;    /* as in the link */
@@ -451,6 +452,7 @@ typedef struct wr_queue_engine {
     uint64_t spin_ns;
     bool ring_full;
     bool frozen; /* deliveries off: recovery and stop */
+    bool ending; /* each link has its limit (queues/closing.h) */
     /* stores */
     wr_port port;
     bool has_port;

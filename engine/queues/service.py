@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from logging import ERROR, WARNING
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, ending
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.queues import control, recovery
 from warren.engine.queues.clients import Clients
@@ -154,7 +154,8 @@ class QueueService:
         return events
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Finish what was submitted, sync, write the clean mark, release everything.
+        """Finish what was submitted, sync, close the links (queues/closing.h), write the clean mark, and release
+        everything.
 
         True when the stop is a clean one.
         """
@@ -166,8 +167,8 @@ class QueueService:
         # Rows whose bodies a killed node never wrote go when the store has answered: a clean stop leaves none of them.
         while not self._agrees_with_stores() and time.monotonic() < deadline:
             self.turn(1_000_000)
-        while not self.turn(1_000_000, False) & _core.QUEUE_EVENT_TIMER and time.monotonic() < deadline:
-            pass
+        engine.end_links()
+        ending.catch_up(engine, lambda: self.turn(ending.TURN_NS, False), deadline)
         stored = self._bodies_stored(deadline)
         clean = engine.sync(int(timeout_s * 1e9)) and stored
         engine.run(0, False)  # the confirms of what was synced
@@ -177,11 +178,17 @@ class QueueService:
                 helper.join(timeout_s)
         self._take_results()
         clean = clean and engine.sync(int(timeout_s * 1e9)) and not engine.counters()["failed"]
+        if self._ends_for_good() and not engine.counters()["failed"]:
+            engine.close_links()
         if clean:
             file, end = engine.position()
             write_terms(engine, o.folder, o.node_id, self.server, file, end)
         self.release()
         return clean
+
+    def _ends_for_good(self) -> bool:
+        """Whether the node ends: else another worker goes on with the clients' rings."""
+        return self.options.superblock.state == CONSTANTS["NODE_DRAINING"]
 
     def _bodies_stored(self, deadline: float) -> bool:
         """Whether the stores have taken all bodies that were sent: rows without theirs are no clean stop. One that has

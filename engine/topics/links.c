@@ -42,6 +42,7 @@ int wr_topic_attach(wr_topic_server *s, uint32_t slot, uint32_t generation, uint
     uint64_t head = atomic_load_explicit(&shared->head, memory_order_acquire);
     uint64_t tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
     l->next = l->sealed = l->done_written = l->done_synced = l->done_head = head;
+    l->limit = wr_topic_limit(s, shared, tail);
     l->evicted = atomic_load_explicit(&shared->evicted, memory_order_relaxed) != 0; /* once closed, closed for ever */
     s->links[slot] = l;
     s->order[s->links_n++] = slot;

@@ -3,6 +3,12 @@
 #define WR_TOPIC_LINKS_H
 #include "topics/state.h"
 
+/* Where what is taken of a link ends, whose tail is here: where it was closed; of a worker that ends, here. */
+static inline uint64_t wr_topic_limit(const wr_topic_server *s, const wr_link *link, uint64_t tail) {
+    const uint64_t closed = atomic_load_explicit(&link->closed, memory_order_acquire);
+    return closed ? closed - 1 : s->ending ? tail : UINT64_MAX;
+}
+
 /* The catalog was read: who waits for a topic goes on, and what is still unknown is refused. */
 void wr_topic_catalog_loaded(wr_topic_server *s);
 

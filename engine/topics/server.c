@@ -71,6 +71,7 @@ static bool serve(wr_topic_server *s, wr_topic_link *l) {
         wr_topic_evict(s, l, WR_EVICTED_TAIL);
         return true;
     }
+    if (n > l->limit - l->next) n = l->limit - l->next;
     if (n) look_at_clock(s); /* behind the tail: none of these was born later */
     if (n > ROUND_COMMANDS) n = ROUND_COMMANDS;
     for (; done < n && s->records_n - records < ROUND_RECORDS; done++) {

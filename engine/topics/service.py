@@ -33,7 +33,7 @@ from typing import Any
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, ending
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted, silent
@@ -365,7 +365,8 @@ class TopicService:
     # -- end ------------------------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Finish what was submitted, sync, catch up with what is derived, and release everything.
+        """Finish what was submitted, sync, close the links (topics/closing.h), catch up with what is derived, and
+        release everything.
 
         True when all that was appended is on stable storage.
         """
@@ -375,10 +376,12 @@ class TopicService:
         self.compaction.end()
         self.retention.end()
         deadline = time.monotonic() + timeout_s
-        while not self.turn(1_000_000, False) & _core.TOPIC_EVENT_TIMER and time.monotonic() < deadline:
-            pass
+        server.end_links()
+        ending.catch_up(server, lambda: self.turn(ending.TURN_NS, False), deadline)
         clean = server.sync(int(timeout_s * 1e9)) and not server.counters()["failed"]
         server.run(0, False)  # the confirms of what was synced
+        if clean and self.options.superblock.state == CONSTANTS["NODE_DRAINING"]:  # else another goes on with the rings
+            server.close_links()
         self.groups.close()
         for kept in self.kept:
             kept.close()

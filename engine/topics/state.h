@@ -56,6 +56,7 @@ typedef struct {
     uint64_t client_epoch;
     wr_view view;
     uint64_t next;          /* commands executed */
+    uint64_t limit;         /* commands from it on are not taken: the node ends */
     uint64_t high;          /* commands below it are in the log already */
     uint64_t sealed;        /* commands whose records are in a commit */
     uint64_t checked;       /* command + 1 that was looked for in a catalog as new as its client's */
@@ -116,6 +117,7 @@ typedef struct wr_topic_server {
     uint64_t unsealed_since; /* 0: nothing is unsealed */
     uint64_t synced_at;
     bool want_commit, want_sync, unsynced, unknown;
+    bool ending;  /* each link has its limit (topics/closing.h) */
     bool awaited; /* a reader sleeps until what is not sealed can be read */
     bool crowded; /* the follower has no room before something is sealed and done */
     uint64_t records_n, processed_n, evicted_n;

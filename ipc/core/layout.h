@@ -392,7 +392,8 @@ typedef struct {
     _Atomic uint64_t death_until; /* store: commands below it are those of a dying client, 0: none (server); for its successor */
     uint64_t death_position; /* its death point: position of the file that was current (server) */
     uint64_t death_offset; /* and the offset in it (server) */
-    uint8_t pad2_[336];
+    _Atomic uint64_t closed; /* of a node that ends: command + 1 up to which all are done, and from which on none ever is; 0: not said (queue worker, topic worker) */
+    uint8_t pad2_[328];
 } wr_link;
 _Static_assert(sizeof(wr_link) == 512, "wr_link");
 _Static_assert(offsetof(wr_link, tail) == 0, "wr_link.tail");
@@ -410,6 +411,7 @@ _Static_assert(offsetof(wr_link, reply_length) == 148, "wr_link.reply_length");
 _Static_assert(offsetof(wr_link, death_until) == 152, "wr_link.death_until");
 _Static_assert(offsetof(wr_link, death_position) == 160, "wr_link.death_position");
 _Static_assert(offsetof(wr_link, death_offset) == 168, "wr_link.death_offset");
+_Static_assert(offsetof(wr_link, closed) == 176, "wr_link.closed");
 
 /* One command in a ring. Written by the client before it raises `tail`; `flying` is compare-and-swap by both; `result` by the server. */
 typedef struct {

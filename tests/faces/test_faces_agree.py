@@ -23,7 +23,8 @@ LINE = "tasks of a node share what was delivered ahead, so an exact get would no
 #: names that only one of the two has
 NAMES = {
     "Confirm": dict.fromkeys(
-        ("result", "exception", "cancel", "cancelled", "add_done_callback", "future", "waits_for", "core"), AWAITED
+        ("result", "exception", "cancel", "cancelled", "add_done_callback", "future", "waits_for", "untaken", "core"),
+        AWAITED,
     ),
     "module": {
         "ProcessWorker": "processes have no event loop in common",

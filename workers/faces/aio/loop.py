@@ -30,6 +30,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
+from warren.engine.saying import counted
 from warren.workers.client import waiter
 from warren.workers.client.client import Client
 from warren.workers.faces.aio.base import (
@@ -60,6 +61,8 @@ FULL_S = 1.0
 STILL_LOOKS = 2
 #: pause before the next try while an alarm is on
 ALARM_S = 0.02
+#: of messages that a node which was stopped did not take, as in engine/binding/confirm.c
+NOT_TAKEN = "they are not stored, the others are; start the node, and publish those that `not_taken` names again"
 
 
 class Confirm(Generic[R]):
@@ -103,6 +106,7 @@ class Confirm(Generic[R]):
 
     async def _until(self, deadline: float | None) -> list[Any]:
         refused: list[int] = []
+        left: list[int] = []
         results: list[Any] = []
         full: QueueFull | None = None
         for start, part in self._parts:
@@ -111,12 +115,22 @@ class Confirm(Generic[R]):
             except QueueFull as error:
                 refused += [start + number for number in error.refused]
                 full = error
+            except ClosedError as error:
+                if not error.not_taken:
+                    raise
+                left += [start + number for number in error.not_taken]
             except TimedOut as error:
                 raise error if self._queue is None else self._queue.late(error) from None
         if full is not None:
             told = full if self._queue is None else self._queue.told(full)
-            told.refused = tuple(refused)
+            told.refused = tuple(sorted(refused + left))
             raise told
+        if left:
+            closed = ClosedError(
+                f"the node was stopped before it took {counted(len(left), 'message')} of the call: {NOT_TAKEN}"
+            )
+            closed.not_taken = tuple(left)
+            raise closed
         return results
 
     async def _kept(self, deadline: float | None) -> R:
