@@ -4,7 +4,9 @@ What a row says besides its body comes back equal from `read_arrow` and `browse_
 repeated names and nulls (engine/catalog/metadata.py: Row). A row that cannot be carried refuses its batch, before
 anything of that is sent, with an error that names the row.
 
-A call returns a Confirm at once; whoever publishes batch after batch waits for those of before.
+A call returns a Confirm at once; whoever publishes batch after batch waits for those of before. When the node is
+stopped in order, a Confirm says what was not taken of its call (`Confirm.untaken`), and that alone is sent again
+(`Piece.rest`).
 
 Crash points: those of any publish. A process that dies after a call leaves what it handed over to the servers.
 """
@@ -12,6 +14,7 @@ Crash points: those of any publish. A process that dies after a call leaves what
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -40,10 +43,145 @@ if TYPE_CHECKING:
     from warren.workers.faces.topics import Topic
 
 _Extras = tuple[Any, Any, Any, Any]
+#: what a node that was stopped never took: (server, index of the first row, how many)
+Untaken = list[tuple[int, int, int]]
+#: in `Untaken`: no server has got it
+NO_SERVER = -1
+#: ids of queues, and of topics
+Only = tuple[frozenset[int], frozenset[int]]
 #: key, headers and properties of a message
 METADATA_BYTES_MAX = (1 << 16) - 1
 #: of a message for an exchange or a queue
 _PUBLISH = Publish()
+
+
+class Piece(ABC):
+    """Rows that one call hands over; at an orderly stop of the node what it did not take of them is told (`rest`)."""
+
+    def __init__(self, rows: Rows, durability: Durability | None) -> None:
+        self.rows = rows
+        self.durability = durability
+
+    @abstractmethod
+    def send(self, timeout: float | None) -> Confirm[Any]:
+        """Hand all of it over. Raises what a publish or an append raises."""
+
+    @abstractmethod
+    def part(self, rows: Rows) -> Piece:
+        """The same of some of its rows."""
+
+    def rest(self, untaken: Untaken) -> list[Piece]:
+        """What is to be sent again of what was sent: `Confirm.untaken` says so."""
+        return [self.part(self.rows.taken(_indices(untaken)))] if untaken else []
+
+
+class QueuePiece(Piece):
+    """Rows for a queue."""
+
+    def __init__(self, client: Client, queue: str, rows: Rows, durability: Durability | None) -> None:
+        super().__init__(rows, durability)
+        self._client = client
+        self._queue = queue
+
+    def send(self, timeout: float | None) -> Confirm[Any]:
+        """Raises what a put raises."""
+        return put_rows(self._client, self._queue, self.rows, self.durability, timeout)
+
+    def part(self, rows: Rows) -> Piece:
+        """The same of some of its rows."""
+        return QueuePiece(self._client, self._queue, rows, self.durability)
+
+
+class ExchangePiece(Piece):
+    """Rows for an exchange, each with its key as the routing key, or with `routing_key` where that is null. `only`: of
+    where they go the queues and topics that have not got them already.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        exchange: str,
+        routing_key: str,
+        rows: Rows,
+        durability: Durability | None,
+        mandatory: bool,
+        only: Only | None = None,
+    ) -> None:
+        super().__init__(rows, durability)
+        self._client = client
+        self._to = (exchange, routing_key)
+        self._mandatory = mandatory
+        self._only = only
+        self._sent: tuple[list[Route], npt.NDArray[np.int32] | None] | None = None
+
+    def send(self, timeout: float | None) -> Confirm[Any]:
+        """Raises what a publish raises."""
+        publication = _Publication(self._client, *self._to, self.rows, self._only)
+        try:
+            return publication.send(self.durability, timeout, self._mandatory and self._only is None)
+        finally:
+            self._sent = publication.sent
+
+    def part(self, rows: Rows) -> Piece:
+        """The same of some of its rows."""
+        return self._narrowed(rows, self._only)
+
+    def _narrowed(self, rows: Rows, only: Only | None) -> ExchangePiece:
+        return ExchangePiece(self._client, *self._to, rows, self.durability, self._mandatory, only)
+
+    def rest(self, untaken: Untaken) -> list[Piece]:
+        """Of a row that goes to several workers, one may have taken it and another not: then it is sent again to the
+        queues of the latter alone.
+        """
+        if not untaken:
+            return []
+        assert self._sent is not None  # something was sent
+        routes, which = self._sent
+        left: dict[int, list[int]] = {}
+        for server, first, count in untaken:
+            for row in range(first, first + count):
+                left.setdefault(row, []).append(server)
+        groups: dict[Only | None, list[int]] = {}
+        for row in sorted(left):
+            route = routes[0 if which is None else int(which[row])]
+            groups.setdefault(self._missed(route, left[row]), []).append(row)
+        return [
+            self._narrowed(self.rows.taken(np.array(rows, np.int64)), only)
+            for only, rows in sorted(groups.items(), key=lambda item: item[1][0])
+        ]
+
+    def _missed(self, route: Route, servers: list[int]) -> Only | None:
+        """Where a row has not got to, by the servers that did not take it, one for each of its commands; None:
+        anywhere.
+        """
+        workers = {SERVER_WORKER_FIRST + queue.worker for queue in route.queues}
+        topics = sum(server not in workers for server in servers)
+        if servers == [NO_SERVER] or (workers <= set(servers) and topics == len(route.topics)):
+            return self._only
+        return (
+            frozenset(queue.id for queue in route.queues if SERVER_WORKER_FIRST + queue.worker in servers),
+            frozenset(item.topic.id for item in route.topics[len(route.topics) - topics :]),  # taken in order
+        )
+
+
+class TopicPiece(Piece):
+    """Rows for a topic: by key, or where `partition` says."""
+
+    def __init__(self, topic: Topic, rows: Rows, durability: Durability | None) -> None:
+        super().__init__(rows, durability)
+        self._topic = topic
+
+    def send(self, timeout: float | None) -> Confirm[Any]:
+        """Raises what an append raises."""
+        return _append(self._topic, self.rows, level_of(self.durability, True, "this topic"), timeout)
+
+    def part(self, rows: Rows) -> Piece:
+        """The same of some of its rows."""
+        return TopicPiece(self._topic, rows, self.durability)
+
+
+def _indices(untaken: Untaken) -> npt.NDArray[np.int64]:
+    return np.unique(np.concatenate([np.arange(first, first + count, dtype=np.int64) for _, first, count in untaken]))
 
 
 # -- queues and exchanges ---------------------------------------------------------------------------------------------
@@ -54,21 +192,6 @@ def put_rows(client: Client, queue: str, rows: Rows, durability: Durability | No
     return _Publication(client, "", queue, rows).send(durability, timeout, False)
 
 
-def publish_rows(
-    client: Client,
-    exchange: str,
-    routing_key: str,
-    rows: Rows,
-    durability: Durability | None,
-    timeout: float | None,
-    mandatory: bool,
-) -> Confirm:
-    """Publish rows (at least one) to an exchange, each with its key as the routing key, or with `routing_key` where
-    that is null. Raises what a publish raises.
-    """
-    return _Publication(client, exchange, routing_key, rows).send(durability, timeout, mandatory)
-
-
 def check_rows(client: Client, queue: str, rows: Rows) -> None:
     """Raise what put_rows would find wrong with rows, before it sends anything."""
     _Publication(client, "", queue, rows).check()
@@ -77,8 +200,11 @@ def check_rows(client: Client, queue: str, rows: Rows) -> None:
 class _Publication:
     """Rows for an exchange, or for a queue: then the exchange is '', and the routing key its name."""
 
-    def __init__(self, client: Client, exchange: str, routing_key: str, rows: Rows) -> None:
+    def __init__(self, client: Client, exchange: str, routing_key: str, rows: Rows, only: Only | None = None) -> None:
         """Raises UsageError."""
+        self._only = only
+        #: the different routes of what was sent, and which each row has
+        self.sent: tuple[list[Route], npt.NDArray[np.int32] | None] | None = None
         self._client = client
         self._exchange = exchange
         self._routing_key = routing_key
@@ -125,6 +251,8 @@ class _Publication:
             try:
                 routes, which = self._routes(mandatory)
                 level = level_to(durability, routes, _PUBLISH)
+                routes = [self._narrowed(route) for route in routes]
+                self.sent = routes, which
                 if any(route.topics for route in routes):
                     return self._to_topics(routes, which, level, timeout)
                 cores = tuple(route.core for route in routes)
@@ -136,6 +264,16 @@ class _Publication:
                 )
             except AttachmentLost as lost:
                 timeout = time_left(lost, timeout)
+
+    def _narrowed(self, route: Route) -> Route:
+        if self._only is None:
+            return route
+        queues, topics = self._only
+        return self._client.route_to(
+            [queue for queue in route.queues if queue.id in queues],
+            route.meta,
+            tuple(item for item in route.topics if item.topic.id in topics),
+        )
 
     def _routes(self, mandatory: bool) -> tuple[list[Route], npt.NDArray[np.int32] | None]:
         """The different routes of the rows, and which each has; None: all have the first."""
@@ -268,9 +406,8 @@ def wait_for_room(client: Client, queue: str, until: float) -> bool:
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-def append_rows(topic: Topic, rows: Rows, durability: Durability | None, timeout: float | None) -> list[Confirm[Any]]:
-    """Append rows to a topic: by key, or where `partition` says. Raises what an append raises."""
-    level = level_of(durability, True, "this topic")
+def topic_pieces(topic: Topic, rows: Rows, durability: Durability | None) -> list[Piece]:
+    """Rows for a topic, as calls hand them over. Raises UsageError."""
     for name, what in (
         ("message_id", "does not look for doubles"),
         ("priority", "is in order"),
@@ -279,9 +416,9 @@ def append_rows(topic: Topic, rows: Rows, durability: Durability | None, timeout
         rows.refuse_any(name, f"a topic {what}: drop the column {name}")
     delays = rows.column("delay")
     if delays is None or not delays.null_count:
-        return [_append(topic, rows, level, timeout)]
+        return [TopicPiece(topic, rows, durability)]
     later = np.asarray(delays.is_valid().to_numpy(zero_copy_only=False), bool)  # their command says so
-    return [_append(topic, rows.taken(np.flatnonzero(chosen)), level, timeout) for chosen in (~later, later)]
+    return [TopicPiece(topic, rows.taken(np.flatnonzero(chosen)), durability) for chosen in (~later, later)]
 
 
 def _append(topic: Topic, rows: Rows, level: int, timeout: float | None) -> Confirm[Any]:

@@ -11,7 +11,8 @@ whether the target is there.
 Crash points
   a task dies: what it handed over is stored, whether it was confirmed or not; Spark repeats the whole task
   a row is refused: the rows of the calls before are stored; the task fails with the row's number
-  the node is stopped in order: it finishes what it was handed, and the task sends the rest when the node runs again
+  the node is stopped in order: it says what it took, and the task sends the rest when the node runs again
+  a worker is killed while the node is stopped, twice, or all of the node is: it says nothing, and the task fails
   a full queue refuses rows: they are sent again, alone, until it takes them or the time is up
 """
 
@@ -21,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +43,7 @@ from warren.engine.errors import (
 from warren.workers.client.arguments import level_of
 from warren.workers.faces.node import client_of
 from warren.workers.faces.row_columns import Rows
-from warren.workers.faces.row_publish import append_rows, publish_rows, put_rows, wait_for_room
+from warren.workers.faces.row_publish import ExchangePiece, Piece, QueuePiece, topic_pieces, wait_for_room
 from warren.workers.spark.client import check_runs, is_stop, node_of, outlasting
 from warren.workers.spark.hosts import Planned, host_name, node_name_at
 from warren.workers.spark.sink_options import TARGETS, SinkOptions
@@ -70,8 +72,12 @@ class _Sent:
 
     target: str
     name: str
-    rows: Rows
+    piece: Piece
     confirm: Confirm[Any]
+
+
+#: (target, its name, the rows)
+_Left = tuple[str, str, Piece]
 
 
 class Publisher:
@@ -81,6 +87,7 @@ class Publisher:
         self._options = options
         self._node = node
         self._topics: dict[str, Topic] = {}
+        self._left: deque[_Left] = deque()  # to be sent, in order
         self._ahead: deque[_Sent] = deque()
         self._rows = 0
         self._bytes = 0
@@ -91,14 +98,14 @@ class Publisher:
         for first in range(0, whole.num_rows, self._options.batch_rows):
             rows = Rows(whole.slice(first, self._options.batch_rows), self._rows)
             for target, name, part in self._parts(rows):
-                self._send(target, name, part)
+                self._left.extend((target, name, piece) for piece in self._pieces(target, name, part))
+                self._go_on(AHEAD)
             self._rows += rows.count
             self._bytes += pc.sum(pc.binary_length(rows.batch.column("value"))).as_py() or 0
 
     def finish(self) -> Published:
         """Wait until all is confirmed."""
-        while self._ahead:
-            self._settle(self._ahead.popleft())
+        self._go_on(0)
         return Published(self._rows, self._bytes)
 
     def _parts(self, rows: Rows) -> Iterator[tuple[str, str, Rows]]:
@@ -124,67 +131,106 @@ class Publisher:
                 chosen = np.flatnonzero(which == place)
                 yield target, name, rows if len(chosen) == rows.count else rows.taken(chosen)
 
-    def _send(self, target: str, name: str, rows: Rows) -> None:
-        while True:
-            try:
-                for confirm in self._confirms(target, name, rows):
-                    self._ahead.append(_Sent(target, name, rows, confirm))
-                break
-            except (ClosedError, NodeNotRunning, PeerLost) as problem:
-                if target == "topic" or not is_stop(self._options.path, problem):
-                    raise
-                rows = self._outlast(target, name, rows, problem)
-        while len(self._ahead) > AHEAD:
-            self._settle(self._ahead.popleft())
-
-    def _confirms(self, target: str, name: str, rows: Rows) -> list[Confirm[Any]]:
+    def _pieces(self, target: str, name: str, rows: Rows) -> list[Piece]:
         options, client = self._options, client_of(self._node)
+        if target == "queue":
+            return [QueuePiece(client, name, rows, options.durability)]
+        if target == "exchange":
+            key, mandatory = options.routing_key or "", options.mandatory
+            return [ExchangePiece(client, name, key, rows, options.durability, mandatory)]
+        if (topic := self._topics.get(name)) is None:
+            call = partial(self._node.topic, name, create=False)
+            topic = self._topics[name] = outlasting(options.path, options.timeout_s, call)
+        return topic_pieces(topic, rows, options.durability)
+
+    def _go_on(self, ahead_max: int) -> None:
+        """Send what is left, and wait for confirms until those of no more than so many calls are missing."""
+        while self._left or len(self._ahead) > ahead_max:
+            over = bool(self._ahead) and self._ahead[0].confirm.core.over  # what is left of it goes first
+            if over or len(self._ahead) > ahead_max or not self._left:
+                rest = self._settled()
+            else:
+                rest = self._send()
+            if rest:
+                self._outlast(rest)
+
+    def _send(self) -> list[_Left]:
+        """Send what comes next. Returns what is to be sent when the node runs again: it is being stopped."""
+        target, name, piece = self._left.popleft()
+        confirm: Confirm[Any] | None
         try:
-            if target == "queue":
-                return [put_rows(client, name, rows, options.durability, options.timeout_s)]
-            if target == "exchange":
-                key, mandatory = options.routing_key or "", options.mandatory
-                return [publish_rows(client, name, key, rows, options.durability, options.timeout_s, mandatory)]
-            if (topic := self._topics.get(name)) is None:
-                topic = self._topics[name] = self._node.topic(name, create=False)
-            return append_rows(topic, rows, options.durability, options.timeout_s)
+            confirm = piece.send(self._options.timeout_s)
         except TimedOut as error:
             raise self._late(target, name, error) from None
+        except (ClosedError, NodeNotRunning, PeerLost) as problem:
+            if not is_stop(self._options.path, problem):
+                raise
+            confirm = getattr(problem, "confirm", None)
+            if confirm is None:
+                rest: list[_Left] = []
+                while self._ahead:  # what is left of these goes before it
+                    rest += self._settled()
+                return [*rest, (target, name, piece)]
+        self._ahead.append(_Sent(target, name, piece, confirm))
+        return []
 
-    def _outlast(self, target: str, name: str, rows: Rows, problem: Exception) -> Rows:
-        """The node is being stopped. It finishes what it has; the rows that are left are for when it runs again."""
-        handed = int(getattr(problem, "handed_over", 0))
-        if handed:
-            part = rows.taken(np.arange(handed, dtype=np.int64))
-            self._ahead.append(_Sent(target, name, part, problem.confirm))  # type: ignore[attr-defined]
-            rows = rows.taken(np.arange(handed, rows.count, dtype=np.int64))
+    def _outlast(self, rest: list[_Left]) -> None:
+        """The node is stopped. What it took of all calls is finished; the rest is sent when it runs again, in order."""
+        later: list[_Left] = []
         while self._ahead:
-            self._settle(self._ahead.popleft())
+            later += self._settled()
+        self._left.extendleft(reversed([*rest, *later]))
         outlasting(self._options.path, self._options.timeout_s, lambda: check_runs(self._node))
-        return rows
 
-    def _settle(self, sent: _Sent) -> None:
-        """Wait for what was sent; what a full queue refused is sent again while there is time."""
-        until, refused = time.monotonic() + self._options.timeout_s, sent.rows.count + 1
+    def _settled(self) -> list[_Left]:
+        """Wait for the call that was sent first; what a full queue refused of it is sent again while there is time.
+        Returns what a node that was stopped never took of it.
+        """
+        sent = self._ahead.popleft()
+        until, refused = time.monotonic() + self._options.timeout_s, sent.piece.rows.count + 1
         while True:
             try:
                 sent.confirm.wait(self._options.timeout_s)
-                return
+                return []
             except TimedOut as error:
                 raise self._late(sent.target, sent.name, error) from None
+            except (ClosedError, PeerLost):
+                untaken = sent.confirm.untaken()
+                if not untaken:  # it is not known
+                    raise
+                return [(sent.target, sent.name, piece) for piece in sent.piece.rest(untaken)]
             except QueueFull as full:
                 if sent.target != "queue":  # others of its queues have the message
                     raise QueueFull(f"{sent.target} {sent.name!r}: {full}") from None
                 if len(full.refused) < refused:  # it takes some
                     until, refused = time.monotonic() + self._options.timeout_s, len(full.refused)
-                if not wait_for_room(client_of(self._node), sent.name, until):
-                    raise QueueFull(
-                        f"queue {sent.name!r} was full for {self._options.timeout_s:g} s (its max_length or "
-                        f"max_length_bytes, with overflow reject-publish), and refused {len(full.refused)} rows: start "
-                        'its consumers, or wait longer, with .option("timeout", "…")'
-                    ) from None
-                sent.rows = sent.rows.taken(np.array(full.refused, np.int64))
-                [sent.confirm] = self._confirms(sent.target, sent.name, sent.rows)
+                sent.piece = sent.piece.part(sent.piece.rows.taken(np.array(full.refused, np.int64)))
+                if not self._again(sent, until):
+                    return [(sent.target, sent.name, sent.piece)]
+
+    def _again(self, sent: _Sent, until: float) -> bool:
+        """Send again what a full queue refused, when there is room. False: the node is being stopped; nothing was sent.
+
+        Raises QueueFull when it is `until`.
+        """
+        try:
+            if not wait_for_room(client_of(self._node), sent.name, until):
+                raise QueueFull(
+                    f"queue {sent.name!r} was full for {self._options.timeout_s:g} s (its max_length or "
+                    f"max_length_bytes, with overflow reject-publish), and refused {sent.piece.rows.count} rows: start "
+                    'its consumers, or wait longer, with .option("timeout", "…")'
+                )
+            sent.confirm = sent.piece.send(self._options.timeout_s)
+        except TimedOut as error:
+            raise self._late(sent.target, sent.name, error) from None
+        except (ClosedError, NodeNotRunning, PeerLost) as problem:
+            if not is_stop(self._options.path, problem):
+                raise
+            confirm: Confirm[Any] | None = getattr(problem, "confirm", None)
+            if confirm is None:
+                return False
+            sent.confirm = confirm
+        return True
 
     def _late(self, target: str, name: str, error: TimedOut) -> TimedOut:
         return TimedOut(f"{target} {name!r}: {error}; option timeout says how long a task waits")
