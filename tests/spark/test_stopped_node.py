@@ -92,7 +92,7 @@ def logged(topic: warren.Topic, queue: int) -> Iterator[tuple[str, int]]:
         at = batch["offset"][-1].as_py() + 1
 
 
-STOPS, CALL = 3, 8000
+STOPS, CALL = 4, 400
 
 
 class Rows:
@@ -129,7 +129,7 @@ def written_over_stops(directory: Path, target: dict[str, str], monkeypatch: pyt
         try:
             for _ in range(STOPS):
                 before, met = rows.made, len(outlasted)
-                wait_until(lambda before=before: rows.made > before + 4 * CALL or task.done(), timeout=120)
+                wait_until(lambda before=before: rows.made > before + 20 * CALL or task.done(), timeout=120)
                 stop(directory)
                 opened(directory).close()
                 wait_until(lambda met=met: len(outlasted) > met or task.done(), timeout=120, what="who outlasts it")
