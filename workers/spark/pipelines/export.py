@@ -236,4 +236,5 @@ def _state(folder: Path, directory: Directory, topics: tuple[str, ...], first: i
 
 
 def _save(folder: Path, state: State) -> None:
-    atomic_file.replace(folder / STATE, msgspec.json.encode(state) + b"\n")
+    # read by whoever may read the rest: Spark makes its files as the umask says
+    atomic_file.replace(folder / STATE, msgspec.json.encode(state) + b"\n", 0o666)

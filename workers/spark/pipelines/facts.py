@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """What a queue holds."""
+    """What a queue holds; one that holds nothing has zeros."""
 
     queue: str
     messages: int
@@ -45,15 +45,50 @@ class Depth(NamedTuple):
     stored: int
 
 
+class Delivered(NamedTuple):
+    """Messages of a queue that were delivered so often, and are there still."""
+
+    queue: str
+    times: int
+    messages: int
+
+
+class Dead(NamedTuple):
+    """Messages that nobody could do: `of` whom, `where` they are."""
+
+    of: str
+    where: str
+    messages: int
+
+
+class Kept(NamedTuple):
+    """What a topic keeps in the log, and for how long. `oldest`: when its first message was stored, in seconds since
+    1970; `growth`: bytes a day, None where its messages say nothing of it.
+    """
+
+    topic: str
+    messages: int
+    bytes: int
+    oldest: float | None
+    growth: float | None
+    retention_s: float | None
+    retention_bytes: int | None
+    compacted: bool
+
+
 class Facts(NamedTuple):
-    """All that a report shows."""
+    """All that a report shows. `read`: when, in seconds since 1970. `delivered`: None where nobody knows."""
 
     path: str
     running: bool
-    bucket_s: float
+    read: float
+    bucket_s: int
     points: list[Point]
     sizes: list[Size]
     keys: list[Key]
     queues: list[Depth]
+    delivered: list[Delivered] | None
+    dead: list[Dead]
+    kept: list[Kept]
     audit: auditing.Audit
     damage: list[tuple[str, str, int, int]]

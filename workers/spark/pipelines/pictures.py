@@ -6,24 +6,30 @@ import base64
 import html
 import importlib.util
 import io
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from warren.engine.errors import Error
 from warren.engine.saying import counted
+from warren.workers.spark.pipelines import retention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from warren.workers.spark.pipelines.facts import Facts
+    from warren.workers.spark.pipelines.facts import Facts, Kept
 
 #: name, title, what is seen
 PICTURES = (
-    ("throughput", "Throughput of topics", "Messages that were stored per second."),
+    ("throughput", "Throughput of topics", "Messages that were stored, by when."),
     ("latency", "Latency of topics", "From when a message was sent, as its producer says, to when it was stored."),
-    ("sizes", "Sizes of bodies", "How many bodies of topics and queues have up to so many bytes."),
+    (
+        "sizes",
+        "Sizes of bodies",
+        "Each bar has the bodies with fewer bytes than it says, and at least as many as the bar before it says.",
+    ),
     ("keys", "Hot keys", "The keys with the most messages."),
     ("queues", "Queues", "What queues hold: bodies beside the row, and bodies in the message store."),
     ("store", "Message store", "Bytes of each file: what is needed, and garbage that waits for a collection."),
@@ -36,6 +42,10 @@ BARS_MAX = 40
 TICKS_MAX = 8
 LATENCY_MIN_MS = 0.5  #: clocks of milliseconds tell nothing below: what takes none is shown here
 UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+#: lines of so few points show each of them
+POINTS_FEW = 30
+#: a shorter time is shown as what came second by second, and not as a rate
+RATE_MIN_S = 10
 
 
 def check_matplotlib() -> None:
@@ -92,6 +102,14 @@ def _bytes(number: float) -> str:
     return f"{number:,.3g} TiB"
 
 
+def _counts(axis: Any) -> None:
+    """An axis of numbers of things: there are no halves of them."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=TICKS_MAX, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    _label(axis, _quantity)
+
+
 def _label(axis: Any, text: Callable[[float], str]) -> None:
     axis.set_major_formatter(lambda value, _place: text(value))
 
@@ -114,48 +132,71 @@ def _powers_of_two(axes: Axes, most: float) -> None:
 # ---- over time ------------------------------------------------------------------------------------------------------
 
 
-def _over_time(facts: Facts, values: Callable[[Any], float], what: str, *, gaps_are_zero: bool) -> tuple[Figure, Axes]:
-    figure, axes = _figure()
-    first = min(point.second for point in facts.points)
-    topics = sorted(
-        {point.topic for point in facts.points},
-        key=lambda topic: -sum(point.messages for point in facts.points if point.topic == topic),
+def _line(axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, label: str, width: float = 1.6) -> None:
+    """A line, of few points with each of them, which no axis cuts."""
+    few = len(x) <= POINTS_FEW
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linewidth=width,
+        label=label,
+        marker="o" if few else None,
+        markersize=2.5 + width,
+        clip_on=not few,
+        zorder=3,
     )
-    for number, topic in enumerate(topics):
-        mine = {round((p.second - first) / facts.bucket_s): values(p) for p in facts.points if p.topic == topic}
-        places = range(min(mine), max(mine) + 1) if gaps_are_zero else sorted(mine)
-        x, y = [place * facts.bucket_s for place in places], [mine.get(place, 0.0) for place in places]
-        colour = COLOURS[min(number, len(COLOURS) - 1)]
-        axes.plot(
-            x, y, color=colour, linewidth=1.6, label=_short(topic), marker="o" if len(x) < 3 else None, markersize=4
-        )
-    axes.set_ylabel(what, color=INK, fontsize=9)
-    _time_axis(axes, facts)
-    _legend(axes, len(topics))
-    return figure, axes
+
+
+def _first(facts: Facts) -> float:
+    return min(point.second for point in facts.points)
+
+
+def _span(facts: Facts) -> float:
+    """Seconds from the beginning of the first point to the end of the last one."""
+    return max(point.second for point in facts.points) - _first(facts) + facts.bucket_s
 
 
 def _time_axis(axes: Axes, facts: Facts) -> None:
-    from matplotlib.ticker import MultipleLocator
+    from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-    first = min(point.second for point in facts.points)
-    span = max(point.second for point in facts.points) - first
+    span = _span(facts)
     size, unit = next(((size, unit) for size, unit in UNITS if span > 3 * size), (1, "seconds"))
     if size > 1:
         steps = (n * size for n in (1, 2, 3, 6, 12, 24, 48, 168, 336, 672))
         axes.xaxis.set_major_locator(MultipleLocator(next((step for step in steps if span / step <= 12), span / 8)))
-    begin = datetime.fromtimestamp(first, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+    begin = datetime.fromtimestamp(_first(facts), UTC).strftime("%Y-%m-%d %H:%M:%S")
     axes.set_xlabel(f"{unit} from {begin} UTC", color=INK, fontsize=9)
     _label(axes.xaxis, lambda seconds: f"{seconds / size:g}")
-    axes.set_xlim(0, max(span, facts.bucket_s))
+    axes.set_xlim(0, span)
 
 
 def _throughput(facts: Facts) -> bytes | None:
     if not facts.points:
         return None
-    figure, axes = _over_time(facts, lambda p: p.messages / facts.bucket_s, "messages/s", gaps_are_zero=True)
-    axes.set_ylim(bottom=0)
-    _label(axes.yaxis, _quantity)
+    figure, axes = _figure()
+    first, bucket = _first(facts), facts.bucket_s
+    is_rate = _span(facts) >= RATE_MIN_S
+    topics = sorted(
+        {point.topic for point in facts.points},
+        key=lambda topic: -sum(point.messages for point in facts.points if point.topic == topic),
+    )
+    for number, topic in enumerate(topics):
+        mine = {round((p.second - first) / bucket): p.messages for p in facts.points if p.topic == topic}
+        places = range(min(mine), max(mine) + 1)  # where nothing came there is no gap, but none
+        x = [(place + 0.5) * bucket for place in places]
+        y = [mine.get(place, 0) / (bucket if is_rate else 1) for place in places]
+        _line(axes, x, y, COLOURS[min(number, len(COLOURS) - 1)], _short(topic))
+    axes.set_ylabel("messages/s" if is_rate else "messages, second by second", color=INK, fontsize=9)
+    axes.set_ylim(0, 1.08 * max(axes.get_ylim()[1], 1e-9))
+    if is_rate:
+        _label(axes.yaxis, _quantity)
+    else:
+        _counts(axes.yaxis)
+    _time_axis(axes, facts)
+    _legend(axes, len(topics))
     return _png(figure)
 
 
@@ -165,28 +206,24 @@ def _latency(facts: Facts) -> bytes | None:
     if not facts.points:
         return None
     figure, axes = _figure()
-    first = min(point.second for point in facts.points)
+    first = _first(facts)
     merged: dict[float, list[Any]] = {}
     for point in facts.points:
         merged.setdefault(point.second, []).append(point)
-    x = sorted(merged)
-    lines: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
-        ("all messages", GREY, lambda p: p.most),
-        ("99 of 100 (p99)", COLOURS[1], lambda p: p.p99),
-        ("half of them (p50)", COLOURS[0], lambda p: p.p50),
+    x = [at - first + facts.bucket_s / 2 for at in sorted(merged)]
+    # the lower line is the thinner one, so that none hides another where both are the same
+    lines: tuple[tuple[str, str, float, Callable[[Any], float]], ...] = (
+        ("all messages", GREY, 6.0, lambda p: p.most),
+        ("99 of 100 (p99)", COLOURS[1], 3.6, lambda p: p.p99),
+        ("half of them (p50)", COLOURS[0], 2.0, lambda p: p.p50),
     )
-    for label, colour, of in lines:
-        y = [max(*(of(point) for point in merged[at]), LATENCY_MIN_MS) for at in x]
-        axes.plot(
-            [at - first for at in x],
-            y,
-            color=colour,
-            linewidth=1.6,
-            label=label,
-            marker="o" if len(x) < 3 else None,
-            markersize=4,
-        )
+    thinner = 1 if len(x) <= POINTS_FEW else 0.6
+    for label, colour, width, of in lines:
+        y = [max(*(of(point) for point in merged[at]), LATENCY_MIN_MS) for at in sorted(merged)]
+        _line(axes, x, y, colour, label, thinner * width)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 1.3, high * 1.3)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
     _label(axes.yaxis, lambda ms: f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s")
@@ -225,9 +262,10 @@ def _sizes(facts: Facts) -> bytes | None:
             )
         below = {p: below[p] + mine[p] for p in powers}
     axes.set_xticks(list(powers), [_bytes(2.0**p) if p else "empty" for p in powers], rotation=0, fontsize=8)
-    axes.set_xlabel("bytes of the body, less than", color=INK, fontsize=9)
+    axes.set_xlabel("bytes of the body: fewer than", color=INK, fontsize=9)
     axes.set_ylabel("messages", color=INK, fontsize=9)
-    _label(axes.yaxis, _quantity)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    _counts(axes.yaxis)
     _legend(axes, min(len(names), len(COLOURS)))
     return _png(figure)
 
@@ -253,9 +291,11 @@ def _across(
     axes.set_yticks(range(len(names)), [_short(name, 40) for name in names], fontsize=8)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 1.12 * max(left) or 1)
-    _label(axes.xaxis, text)
     if text is _whole:
+        _label(axes.xaxis, text)
         _powers_of_two(axes, 1.12 * max(left))
+    else:
+        _counts(axes.xaxis)
     axes.set_xlabel(what, color=INK, fontsize=9)
     _legend(axes, shown)
     return _png(figure)
@@ -271,7 +311,7 @@ def _keys(facts: Facts) -> bytes | None:
 
 def _queues(facts: Facts) -> bytes | None:
     some = facts.queues[:BARS_MAX]
-    if not some:
+    if not any(queue.messages for queue in some):
         return None
     parts = (
         ("beside the row", COLOURS[0], [float(q.messages - q.stored) for q in some]),
@@ -321,6 +361,8 @@ def page(facts: Facts, drawn: Sequence[tuple[str, str, str, bytes]]) -> str:
         f"<h1>{html.escape(facts.path)}</h1>",
         f"<p>{_now(facts)}</p>",
         _summary(facts),
+        _redelivery(facts),
+        _retention(facts),
     ]
     for _name, title, text, png in drawn:
         data = base64.b64encode(png).decode()
@@ -330,10 +372,14 @@ def page(facts: Facts, drawn: Sequence[tuple[str, str, str, bytes]]) -> str:
 
 
 def _now(facts: Facts) -> str:
-    when = f"read {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    when = f"read {_when(facts.read)} UTC"
     return (
         f"{when}, beside its running node: what moved meanwhile may be counted twice or not" if facts.running else when
     )
+
+
+def _when(second: float) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M}"
 
 
 def _summary(facts: Facts) -> str:
@@ -363,6 +409,115 @@ def _summary(facts: Facts) -> str:
     problems += [f"{file}: {counted(n, 'range')} {status}, {_bytes(size)}" for file, status, n, size in facts.damage]
     lines = "".join(f'<p class="bad">{html.escape(problem)}</p>' for problem in problems)
     return found + (lines or "<p>Nothing damaged was found.</p>")
+
+
+def _redelivery(facts: Facts) -> str:
+    if not facts.queues and not facts.dead:
+        return ""
+    found = "<h2>Redelivery</h2>"
+    if not facts.queues:
+        pass
+    elif facts.delivered is None:
+        found += (
+            "<p>How often messages of queues were delivered is written down when a node stops in good order: it is not "
+            f"known of one that {'runs' if facts.running else 'was killed'}.</p>"
+        )
+    elif not facts.delivered:
+        found += "<p>Nothing that queues hold was delivered before.</p>"
+    else:
+        found += "<p>What queues hold, and was delivered before: by how often.</p>"
+        found += _table(("queue", "messages", *_TIMES, "most often"), _times(facts))
+    if facts.dead:
+        found += (
+            "<p>Dead letters. A queue that they go to may hold other messages, too; of groups, what the log has.</p>"
+        )
+        rows = [(dead.of, dead.where, f"{dead.messages:,}") for dead in facts.dead]
+        found += _table(("of", "where", "messages"), rows)
+    return found
+
+
+_TIMES = ("never", "once", "2 to 4 times", "5 times or more")
+
+
+def _times(facts: Facts) -> list[tuple[str, ...]]:
+    assert facts.delivered is not None
+    rows = []
+    for queue in facts.queues:
+        mine = [item for item in facts.delivered if item.queue == queue.queue]
+        if not mine:
+            continue
+        counts = [0, 0, 0, 0]
+        for item in mine:
+            counts[1 if item.times == 1 else 2 if item.times < 5 else 3] += item.messages
+        counts[0] = queue.messages - sum(counts)
+        most = max(item.times for item in mine)
+        rows.append((queue.queue, f"{queue.messages:,}", *(f"{count:,}" for count in counts), f"{most:,}"))
+    return rows
+
+
+def _retention(facts: Facts) -> str:
+    if not facts.kept:
+        return ""
+    rows = [
+        (
+            item.topic,
+            _promise(item),
+            f"{item.messages:,}",
+            _bytes(item.bytes),
+            "–" if item.oldest is None else _when(item.oldest),
+            "not known" if item.growth is None else _bytes(item.growth),
+            _goes(item, facts.read),
+            "–" if (size := retention.steady_bytes(item)) is None else _bytes(size),
+        )
+        for item in facts.kept
+    ]
+    heads = (
+        "topic",
+        "keeps",
+        "messages",
+        "bytes in the log",
+        "oldest (UTC)",
+        "bytes a day",
+        "oldest goes",
+        "will have",
+    )
+    return (
+        "<h2>Retention</h2><p>When the oldest message of each topic goes, if its messages go on coming as in the log's "
+        "last week; “will have” is its size when as much goes as comes. Growth needs messages of a day or more. A full "
+        "disk takes more, and files of the log go when no topic needs them.</p>" + _table(heads, rows)
+    )
+
+
+def _promise(item: Kept) -> str:
+    if item.compacted:
+        return "the newest of each key"
+    ends = [] if item.retention_s is None else [_time(item.retention_s)]
+    ends += [] if item.retention_bytes is None else [_bytes(item.retention_bytes)]
+    return ", ".join(ends) or "all"
+
+
+def _goes(item: Kept, now: float) -> str:
+    if item.oldest is None:
+        return "–"
+    if item.compacted:
+        return "when a newer one replaces it"
+    seconds = retention.goes_in(item, now)
+    if seconds is None:
+        assert item.retention_bytes is not None
+        return f"{_bytes(item.retention_bytes - item.bytes)} later"
+    if math.isinf(seconds):
+        return "never"
+    if seconds <= 0:
+        return "now"
+    unsure = item.growth is None and item.retention_bytes is not None
+    return f"{'at the latest ' if unsure else ''}in {_time(seconds)}"
+
+
+def _time(seconds: float) -> str:
+    for size, unit in UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.3g} {unit}" if seconds < 1000 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,11 +4,16 @@
     OUT/throughput.png, latency.png, sizes.png, keys.png, queues.png, store.png    where there is something to show
 
 Numbers come from the files alone (`format("warren-files")`): throughput and latency (from sent to stored) of topics
-over time, sizes of bodies, hot keys, what queues hold, and garbage in each file of the message store.
+over time, sizes of bodies, hot keys, what queues hold and how often that was delivered, dead letters, what retention
+will take, and garbage in each file of the message store.
+
+The files are for whoever the umask lets read them: a report is given away.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +21,27 @@ from warren.engine.errors import UsageError
 from warren.engine.kernel import atomic_file
 from warren.workers.spark.files.directory import Directory
 from warren.workers.spark.pipelines import audit as auditing
-from warren.workers.spark.pipelines import pictures
+from warren.workers.spark.pipelines import pictures, redelivery, retention
+from warren.workers.spark.pipelines.consume_queue_check import bounds
 from warren.workers.spark.pipelines.facts import Depth, Facts, Key, Point, Size
 from warren.workers.spark.pipelines.rows import files, is_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BUCKETS = 120  #: about so many points of time
+BUCKETS = 120  #: about so many points of time, at most
+#: seconds of a point: never less than one, as what came within less is no rate
+STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(60 * n for n in (1, 2, 5, 10, 15, 30)),
+    *(3600 * n for n in (1, 2, 3, 6, 12)),
+    *(86400 * n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
+)
 TOPICS_MAX = 6  #: that have a colour of their own; the others are one
 KEYS_MAX = 15
 OTHERS = "other topics"
+#: mode of what is made, less the umask
+FILE_MODE = 0o666
 
 
 def facts(spark: SparkSession, path: str) -> Facts:
@@ -34,22 +49,21 @@ def facts(spark: SparkSession, path: str) -> Facts:
     from pyspark.sql import functions as f
 
     directory = Directory.read(path)
+    now = time.time()
     columns = "topic", "timestamp", "born_timestamp", "bytes", "body_bytes", "key", "kind", "status"
-    rows = files(spark, path, "log", *columns)
+    rows = files(spark, path, "log", *columns, "topic_id", "queue", "offset")
     log = rows.where("kind = 'record' and status = 'ok'")
-    largest = log.groupBy("topic").agg(
-        f.count("*").alias("n"), f.min("timestamp").alias("a"), f.max("timestamp").alias("b")
-    )
-    topics = sorted(largest.collect(), key=lambda row: -row["n"])
-    shown = [row["topic"] for row in topics[:TOPICS_MAX]]
+    hours = _hours(log, directory)
+    topics: dict[str, int] = {}
+    for hour in hours:
+        topics[hour["topic"]] = topics.get(hour["topic"], 0) + hour["n"]
+    shown = sorted(topics, key=lambda topic: -topics[topic])[:TOPICS_MAX]
     named = (
         log.withColumn("topic", f.when(f.col("topic").isin(shown), f.col("topic")).otherwise(OTHERS)) if topics else log
     )
-    seconds = max(((row["b"] - row["a"]).total_seconds() for row in topics), default=0.0)
-    if topics:
-        seconds = (max(row["b"] for row in topics) - min(row["a"] for row in topics)).total_seconds()
-    bucket = max(0.01, seconds / BUCKETS)
-    messages = files(spark, path, "messages", "queue_name", "body_bytes", "in_store")
+    bucket = bucket_s(max(hour["b"] for hour in hours) - min(hour["a"] for hour in hours) if hours else 0.0)
+    messages = files(spark, path, "messages", "queue", "sequence", "queue_name", "body_bytes", "in_store")
+    depths = {depth.queue: depth for depth in _queues(messages)}
     damage = [
         (row["file"], row["status"], row["n"], row["b"] or 0)
         for row in files(spark, path, "log", "file", "status", "bytes")
@@ -58,20 +72,61 @@ def facts(spark: SparkSession, path: str) -> Facts:
         .collect()
         if is_problem(row["status"])
     ]
+    names = {topic.id: topic.name for topic in directory.topics}
+    kept = (
+        retention.Hour(names[row["topic_id"]], row["first"], row["last"], row["kept"], row["kept_bytes"])
+        for row in hours
+        if row["topic_id"] in names and row["kept"]
+    )
     return Facts(
         str(directory.path),
         directory.running,
+        now,
         bucket,
         _points(named, bucket) if topics else [],
         [*_sizes(named, "topic"), *_sizes(messages, "queue_name")],
         _keys(log) if topics else [],
-        _queues(messages),
+        _with_empty(depths.values(), directory),
+        redelivery.delivered(spark, directory, messages),
+        redelivery.dead(directory, depths, topics),
+        retention.kept(directory.topics, kept),
         auditing.audit(spark, path),
         sorted(damage),
     )
 
 
-def _points(log: DataFrame, bucket: float) -> list[Point]:
+def bucket_s(seconds: float) -> int:
+    """How long a point is, of so many seconds in all."""
+    return next((step for step in STEPS_S if step * BUCKETS >= seconds), STEPS_S[-1])
+
+
+def _hours(log: DataFrame, directory: Directory) -> list[Any]:
+    """Hours of topics: what was stored (n, from a to b), and what is kept of it (kept, kept_bytes, first to last)."""
+    from pyspark.sql import functions as f
+
+    minima: list[tuple[int, int, int]] = []
+    if directory.topics_folder.path.is_dir():
+        minima = [(topic, queue, low) for (topic, queue), low in bounds(directory).minima.items()]
+    lows = log.sparkSession.createDataFrame(minima, "topic_id bigint, queue int, low bigint")
+    second = f.unix_millis("timestamp") / 1000
+    is_kept = f.col("offset") >= f.coalesce("low", f.lit(0))
+    return (
+        log.join(f.broadcast(lows), ["topic_id", "queue"], "left")
+        .groupBy("topic", "topic_id", f.floor(second / retention.HOUR_S).alias("hour"))
+        .agg(
+            f.count("*").alias("n"),
+            f.min(second).alias("a"),
+            f.max(second).alias("b"),
+            f.count(f.when(is_kept, 1)).alias("kept"),
+            f.sum(f.when(is_kept, f.col("bytes")).otherwise(0)).alias("kept_bytes"),
+            f.min(f.when(is_kept, second)).alias("first"),
+            f.max(f.when(is_kept, second)).alias("last"),
+        )
+        .collect()
+    )
+
+
+def _points(log: DataFrame, bucket: int) -> list[Point]:
     from pyspark.sql import functions as f
 
     latency = f.unix_millis("timestamp") - f.unix_millis("born_timestamp")
@@ -117,9 +172,16 @@ def _queues(messages: DataFrame) -> list[Depth]:
     found = messages.groupBy("queue_name").agg(
         f.count("*").alias("n"), f.sum("body_bytes").alias("b"), stored.alias("s")
     )
-    return sorted(
-        (Depth(row[0], row["n"], row["b"], row["s"]) for row in found.collect()), key=lambda row: -row.messages
-    )
+    return [Depth(row[0], row["n"], row["b"], row["s"]) for row in found.collect()]
+
+
+def _with_empty(depths: Iterable[Depth], directory: Directory) -> list[Depth]:
+    """All queues whose messages are in files: of those that hold nothing the ones that somebody declared."""
+    found = {depth.queue: depth for depth in depths}
+    for queue in directory.queues:
+        if queue.outlives_node and not queue.hidden:
+            found.setdefault(queue.name, Depth(queue.name, 0, 0, 0))
+    return sorted(found.values(), key=lambda depth: (-depth.messages, depth.queue))
 
 
 def report(spark: SparkSession, path: str, to: str) -> list[Path]:
@@ -140,9 +202,9 @@ def write(found: Facts, folder: Path) -> list[Path]:
         made = []
         for name, _title, _text, png in there:
             made.append(folder / f"{name}.png")
-            atomic_file.replace(made[-1], png)
+            atomic_file.replace(made[-1], png, FILE_MODE)
         page = pictures.page(found, there)
-        atomic_file.replace(folder / "report.html", page.encode())
+        atomic_file.replace(folder / "report.html", page.encode(), FILE_MODE)
     return [folder / "report.html", *made]
 
 
