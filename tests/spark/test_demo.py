@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from warren.engine.errors import UsageError
-from warren.tools.demo import check, inputs
+from warren.tools.demo import check, inputs, picture
 from warren.tools.demo.chaos import Chaos, Progress
 from warren.tools.demo.consumer import BAD, REDELIVERED, ROW
 from warren.tools.demo.direct import Direct, Group, compute, percentile
@@ -286,6 +287,31 @@ def test_chaos_kills_once_each_and_in_time() -> None:
     progress.received = progress.copied = progress.streamed = 90
     assert chaos.tick(progress, lambda: status, lambda _index: 0, lambda: 0) == [], "there was nothing to kill"
     assert len(chaos.plan) == 8
+
+
+# ---- the picture ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("low", "high"), [(14.0, 15.0), (1.0, 500.0), (0.5, 0.5), (200.0, 3.0)])
+def test_labels_of_latencies_stand_above_the_bars(low: float, high: float) -> None:
+    """Both, wherever they are: neither is drawn over a bar, the other label, or the edge."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    taken = np.concatenate([np.linspace(low, low * 1.2, 5000), np.linspace(low, high, 500)])
+    figure = Figure(figsize=(6.5, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    picture._latencies(axes, SimpleNamespace(latencies=taken))  # type: ignore[arg-type]
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    labels = [text.get_window_extent() for text in axes.texts]
+    assert [text.get_text().split()[0] for text in axes.texts] == ["p50", "p99"]
+    bars = [bar.get_window_extent() for bar in axes.patches if bar.get_height()]
+    assert bars
+    assert not any(label.overlaps(bar) for label in labels for bar in bars)
+    assert not labels[0].overlaps(labels[1])
+    assert all(axes.bbox.y0 <= label.y0 and label.y1 <= axes.bbox.y1 + 1 for label in labels)
+    assert all(figure.bbox.x0 <= label.x0 and label.x1 <= figure.bbox.x1 for label in labels)
 
 
 # ---- the whole ------------------------------------------------------------------------------------------------------

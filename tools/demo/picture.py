@@ -25,6 +25,8 @@ PAGE, PICTURE = "report.html", "result.png"
 CARRIERS = 5
 KEYS = 12
 DPI = 110
+#: height of what stands above the bars of the latencies, of theirs
+LABELS = 0.2
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1180px;margin:2em auto;padding:0 1em}"
     "h1{font-size:1.5em}img{width:100%}table{border-collapse:collapse;margin:1em 0}"
@@ -40,8 +42,9 @@ def write(outcome: Outcome, given: Input, folder: Path) -> Path:
     picture = draw(outcome, given)
     with atomic_file.file_explained(f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(folder / PICTURE, picture)
-        atomic_file.replace(folder / PAGE, page(outcome, given, picture).encode())
+        # given away: for whoever the umask lets read them
+        atomic_file.replace(folder / PICTURE, picture, 0o666)
+        atomic_file.replace(folder / PAGE, page(outcome, given, picture).encode(), 0o666)
     return folder / PAGE
 
 
@@ -117,23 +120,30 @@ def _over_time(axes: Axes, outcome: Outcome) -> None:
 
 
 def _latencies(axes: Axes, outcome: Outcome) -> None:
+    from matplotlib.ticker import LogFormatter
+
     taken = np.maximum(outcome.latencies, 1e-3)
     bins = np.geomspace(taken.min(), max(taken.max(), taken.min() * 1.01), 60)
     axes.hist(taken, bins=bins.tolist(), color=COLOURS[0])
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _place: f"{value:g}")
-    for name, share in (("p50", 50), ("p99", 99)):
+    axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    axes.set_ylim(0, axes.get_ylim()[1] * (1 + LABELS))  # room above the bars, for a line of text each
+    middle = float(np.sqrt(bins[0] * bins[-1]))
+    for number, (name, share) in enumerate((("p50", 50), ("p99", 99))):
         where = float(np.percentile(taken, share))
         axes.axvline(where, color=INK, linewidth=1, linestyle="--")
+        left = where > middle
         axes.annotate(
             f"{name} {where:,.1f} ms",
-            (where, 1),
+            (where, 1 - number * LABELS / 2 / (1 + LABELS)),
+            (-4 if left else 4, 0),
             xycoords=("data", "axes fraction"),
+            textcoords="offset points",
             fontsize=9,
-            rotation=90,
             va="top",
-            ha="right",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            ha="right" if left else "left",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},  # over the other one's line
         )
     axes.set_xlabel("milliseconds from publish to receive, under full load", fontsize=9)
     axes.set_ylabel("messages", fontsize=9)
