@@ -5,13 +5,22 @@ session that all tests share.
 """
 
 import contextlib
+import io
 import json
+import logging
 import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
+import psutil
 import pyarrow.parquet as parquet
 import pytest
 
@@ -19,6 +28,7 @@ import warren
 import warren.spark
 from warren.engine.errors import DirectoryInUse, StoreError, TopicNotFound, UsageError
 from warren.engine.topics.formats import CONSUME_QUEUE_UNIT
+from warren.workers.cli import spark as commands
 from warren.workers.cli.main import invoke
 from warren.workers.spark.files import ids
 from warren.workers.spark.files.directory import Directory
@@ -28,6 +38,7 @@ from support import written_directory as written
 from support.files_rows import flip, rows
 from support.real_node import RealNode
 from support.snippets import ROOT, snippets
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -248,6 +259,9 @@ def test_an_export_has_every_message_once(spark: Any, run: Any, copy: Path, tmp_
     out = tmp_path / "out"
     code, said = run("export", copy, out, "--json")
     assert (code, json.loads(said)["records"]) == (0, {written.TOPIC: written.RECORDS})
+    before = os.umask(0)
+    os.umask(before)
+    assert stat.S_IMODE((out / export.STATE).stat().st_mode) == 0o666 & ~before  # as Spark's files beside it
     first = exported(out)
     assert [row["value"] for row in first] == [
         row["value"]
@@ -413,6 +427,91 @@ def test_where_messages_go(run: Any, node: warren.Node, written_files: Path, tmp
     assert (code, "into itself" in said) == (2, True)
 
 
+# ---- interrupted ----------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_that_is_terminated(run: Any, node: warren.Node, tmp_path: Path) -> None:
+    """SIGTERM to the whole process group, as `timeout` sends it, in the middle of a republish that would last an hour:
+    one line says how to go on, nothing is left, and the same command does the rest.
+    """
+    source, target = node.queue("long"), node.queue("long-target")
+    bodies = [b"%d" % n for n in range(6)]
+    source.put_many(bodies)
+    words = "republish", str(node.directory), "--from-queue", "long", "--to-queue", "long-target"
+    place = tmp_path / "tmp"
+    place.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "warren.workers.cli.main", "spark", "run", *words, "--rate", "0.001"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(place)},
+    )
+    try:
+        wait_until(lambda: process.poll() is not None or target.depth() > 0, 60, what="the first message")
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert any("java" in child.name() for child in below)
+        os.killpg(process.pid, signal.SIGTERM)
+        output, errors = process.communicate(timeout=60 * patience())
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    said = [line for line in errors.splitlines() if "Using incubator modules" not in line and ": starting" not in line]
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert output == ""
+    assert len([line for line in said if "tasks," not in line]) == 1, errors
+    assert "interrupted: what was published stays; the same command does the rest" in said[-1]
+    assert os.listdir(place) == []
+    wait_until(lambda: not any(child.is_running() for child in below), 20, what="the end of what it started")
+    code, said_then = run(*words)
+    assert code == 0, said_then
+    assert {bytes(m.body) for m in drained(target)} == set(bodies)
+    for queue in (source, target):
+        queue.delete()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_ends_a_pipeline(number: signal.Signals, code: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """Once: what comes while it ends changes nothing. Behind it all is as it was."""
+    before = [signal.getsignal(each) for each in commands.ENDS]
+
+    def interrupted() -> None:
+        with commands.interruptible("go on so"):
+            try:
+                signal.raise_signal(number)
+            finally:
+                for each in commands.ENDS:
+                    signal.raise_signal(each)
+
+    with pytest.raises(click.exceptions.Exit) as ended:
+        interrupted()
+    assert ended.value.exit_code == code
+    assert capfd.readouterr().err == "warren: interrupted: go on so\n"
+    assert [signal.getsignal(each) for each in commands.ENDS] == before
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines, also before there is anything to count, and none with --json."""
+    said: list[str] = []
+    monkeypatch.setattr(commands, "TOLD_EVERY_S", 0.001)
+    monkeypatch.setattr(commands.output, "note", said.append)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with commands.progress("reading files", False) as tell:
+        assert tell is not None
+        wait_until(lambda: said, 10, what="a line")
+        assert said[0] == "starting Spark, 0 s"
+        tell(1200, 3400)
+        wait_until(lambda: said[-1].startswith("reading files: 1,200 of 3,400 tasks, "), 10, what="the next one")
+    count = len(said)
+    assert not [thread for thread in threading.enumerate() if thread.name == "lines"]
+    with commands.progress("reading files", True) as tell:
+        assert tell is None
+    assert len(said) == count
+
+
 # ---- report ---------------------------------------------------------------------------------------------------------
 
 
@@ -456,8 +555,6 @@ def test_the_page_shows_what_works(
 
 def test_progress_is_told(spark: Any) -> None:
     """Tasks of the stages that ran, from a thread that has ended."""
-    import threading
-
     told: list[tuple[int, int]] = []
     heard = threading.Event()
 

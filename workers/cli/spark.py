@@ -1,13 +1,18 @@
 """`warren spark run NAME DIR`: pipelines over the files of a data directory (workers/spark/pipelines/), each in a Spark
-session of its own. Exit code 1: something is damaged, or two sides differ.
+session of its own. Exit code 1: something is damaged, or two sides differ; 130, 143: ended by Ctrl-C, by SIGTERM.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -23,6 +28,12 @@ if TYPE_CHECKING:
 DIRECTORY = click.argument("directory", metavar="DIR")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 EXIT_PROBLEMS = 1
+#: what ends a pipeline in good order
+ENDS = (signal.SIGINT, signal.SIGTERM)
+#: seconds between two lines of progress, where no terminal is
+TOLD_EVERY_S = 30.0
+#: how to go on with what only reads, if it was interrupted
+ANEW = "nothing was changed; the same command begins anew"
 #: lines of a table that are shown when not all are asked for
 ROWS = 60
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -38,11 +49,44 @@ def session_options(decorated: _Command) -> _Command:
     )(decorated)
 
 
+class Lines:
+    """Progress in lines, for where no terminal is: one every `TOLD_EVERY_S` seconds, also while nothing moves."""
+
+    def __init__(self, what: str, unit: str, before: str) -> None:
+        self._what, self._unit, self._before = what, unit, before
+        self._at: tuple[int, int] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lines", daemon=True)
+
+    def tell(self, done: int, total: int) -> None:
+        """So many are done, of those known so far."""
+        self._at = done, total
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._ended.wait(TOLD_EVERY_S):
+            at = self._at
+            far = self._before if at is None else f"{self._what}: {at[0]:,} of {at[1]:,} {self._unit}"
+            output.note(f"{far}, {time.monotonic() - began:.0f} s")
+
+    def __enter__(self) -> Lines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
 @contextlib.contextmanager
-def progress(what: str, as_json: bool) -> Iterator[Tell | None]:
-    """A bar on standard error, where a terminal is."""
-    if as_json or not sys.stderr.isatty():
+def progress(what: str, as_json: bool, unit: str = "tasks", before: str = "starting Spark") -> Iterator[Tell | None]:
+    """How far it is, on standard error: a bar, or lines where no terminal is. `before`: what it does until it tells."""
+    if as_json:
         yield None
+        return
+    if not sys.stderr.isatty():
+        with Lines(what, unit, before) as lines:
+            yield lines.tell
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -53,11 +97,40 @@ def progress(what: str, as_json: bool) -> Iterator[Tell | None]:
 
 
 @contextlib.contextmanager
-def started(name: str, what: str, master: str | None, memory: str | None, as_json: bool) -> Iterator[SparkSession]:
-    """A session, and how far it is."""
+def interruptible(rest: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what runs here in good order, with a line that says how to go on (`rest`)."""
+    before = {number: signal.getsignal(number) for number in ENDS}
+    for number in ENDS:
+        signal.signal(number, _end)
+    try:
+        yield
+    except KeyboardInterrupt as end:
+        output.note(f"interrupted: {rest}")
+        raise click.exceptions.Exit(end.args[0] if end.args else output.EXIT_INTERRUPTED) from None
+    finally:
+        logging.disable(logging.NOTSET)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """End once, with the exit code of a signal. `timeout` sends SIGTERM twice: to us, and to our group."""
+    for each in ENDS:
+        signal.signal(each, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)  # whatever call into the JVM this cuts short would be logged with its stack
+    raise KeyboardInterrupt(128 + number)
+
+
+@contextlib.contextmanager
+def started(
+    name: str, what: str, master: str | None, memory: str | None, as_json: bool, rest: str = ANEW
+) -> Iterator[SparkSession]:
+    """A session, and how far it is. `rest`: how to go on if it is interrupted."""
     from warren.workers.spark.pipelines.running import running
 
-    with progress(what, as_json) as tell, running(name, master, memory, tell) as spark:
+    with interruptible(rest), progress(what, as_json) as tell, running(name, master, memory, tell) as spark:
+        # PySpark's own handler asks the JVM to cancel, in the middle of another question to it; it is ended anyway
+        signal.signal(signal.SIGINT, _end)
         yield spark
 
 
@@ -235,7 +308,9 @@ def rebuild_key_index(directory: str, compare: bool, as_json: bool) -> int:
     """
     from warren.workers.spark.pipelines import key_index
 
-    with progress("comparing the key index with the log", as_json) as tell:
+    rest = ANEW if compare else "the same command begins anew, and makes again what is not whole"
+    told = progress("comparing the key index with the log", as_json, "MiB", "comparing the key index with the log")
+    with interruptible(rest), told as tell:
         found = key_index.compare(directory, tell or (lambda _done, _all: None), rebuild=not compare)
     if as_json:
         output.print_json({"ok": not found.problems, **found._asdict()})
@@ -272,7 +347,8 @@ def export_topics(
     from warren.workers.spark.pipelines.export import export
 
     look(directory)
-    with started("export", "exporting", master, memory, as_json) as session:
+    rest = f"{folder} keeps what earlier runs exported; the same command goes on from there"
+    with started("export", "exporting", master, memory, as_json, rest) as session:
         done = export(session, directory, folder, topics, skip_lost=skip_lost)
     if as_json:
         output.print_json(done._asdict())
@@ -331,7 +407,12 @@ def republish_messages(
     target = republish.Target(absolute(to_dir or directory), to_queue, to_topic, to_exchange, routing_key)
     if not look(directory) and from_queue is not None:
         raise UsageError(f"the messages of a queue come from a running node: start it with {command('up', directory)}")
-    with started("republish", "publishing", master, memory, as_json) as session:
+    rest = (
+        "what was published stays; the same command publishes every row again"
+        if from_queue is None
+        else "what was published stays; the same command does the rest, and may publish the last batch again"
+    )
+    with started("republish", "publishing", master, memory, as_json, rest) as session:
         if from_parquet is not None:
             count = republish.from_parquet(session, from_parquet, target, rate)
         else:
@@ -349,7 +430,10 @@ def republish_messages(
 @session_options
 @JSON
 def write_report(directory: str, folder: str, master: str | None, memory: str | None, as_json: bool) -> None:
-    """Write OUT/report.html with pictures: throughput, latency, sizes, hot keys, queues, garbage of the store."""
+    """Write OUT/report.html with pictures: throughput, latency, sizes, hot keys, queues, garbage of the store.
+
+    And tables: how often what queues hold was delivered, dead letters, and when messages of topics go.
+    """
     from warren.workers.spark.pipelines import pictures
     from warren.workers.spark.pipelines.report import report
 
