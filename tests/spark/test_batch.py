@@ -204,8 +204,8 @@ def test_a_target_in_each_row(spark: Any, node: warren.Node, queue: warren.Queue
     [
         ({"queue": "no-such-queue"}, "QueueNotFound"),
         ({"path": "/nowhere/at/all"}, "NodeNotRunning"),
-        ({"queue": ""}, "option 'queue' is missing"),
-        ({"subscribe": "flights"}, "unknown option 'queue'; the options of this source of topics are"),
+        ({"queue": ""}, "nothing says what is read: give option 'queue'"),
+        ({"subscribe": "flights"}, "give one of the options 'queue' and 'subscribe'"),
     ],
 )
 def test_read_errors(spark: Any, queue: warren.Queue, reading: Options, options: dict[str, str], told: str) -> None:

@@ -4,8 +4,11 @@ Method: a node with small files, topics with whatever a message can have, and ea
 shared session. Damage is put into the files.
 """
 
+import array
+import fcntl
 import json
 import signal
+import termios
 import threading
 import uuid
 from collections.abc import Iterator
@@ -373,6 +376,13 @@ def test_a_planner_that_was_killed_is_followed_by_another(spark: Any, topic: war
     assert len(planners()) == 1
 
 
+def unread(descriptor: int) -> int:
+    """How many bytes of a pipe nobody has read yet."""
+    found = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, found)
+    return found[0]
+
+
 def test_a_query_that_is_stopped_has_no_error(spark: Any, topic: warren.Topic, tmp_path: Path) -> None:
     """Method: the planner stands still, so that the query is asking it when it is stopped."""
     topic.append(b"a", queue=1)
@@ -385,7 +395,8 @@ def test_a_query_that_is_stopped_has_no_error(spark: Any, topic: warren.Topic, t
     planner.suspend()
     try:
         topic.append(b"b", queue=1)
-        wait_until(lambda: "offset" in query.status["message"], 60, what="a question to the planner")
+        with open(f"/proc/{planner.pid}/fd/0", "rb", buffering=0) as questions:
+            wait_until(lambda: unread(questions.fileno()), 60, what="a question to the planner")
         later = threading.Timer(2.0, planner.resume)  # for the questions of the end
         later.start()
         query.stop()

@@ -280,6 +280,8 @@ def test_a_transaction_is_planned_staged_and_committed(directory: Path) -> None:
         attached.close()
     client._clients.clear()  # what commits is a process of its own, which was not attached before
     stopped()
+    direct = pickle.loads(pickle.dumps(WarrenDataSource({"path": str(directory), "topic": "t"})))
+    direct.streamWriter(schema, False).commit([], 0)
     committer = pickle.loads(pickle.dumps(source)).streamWriter(schema, False)
     assert isinstance(planned, TransactionalStreamWriter)
     committer.commit([staged], 0)

@@ -103,7 +103,7 @@ class WarrenDataSource(DataSource):
             return TransactionalStreamWriter(
                 TransactionalOptions.parse(self._given), schema, overwrite, self._committing
             )
-        return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite)
+        return DirectStreamWriter(SinkOptions.parse(self._given), schema, overwrite, self._committing)
 
 
 class WarrenPythonDataSource(WarrenDataSource):

@@ -294,9 +294,11 @@ class DirectWriter(DataSourceArrowWriter):
 class DirectStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool, committing: bool) -> None:
+        """`committing`: it is made anew by Spark, to commit a batch whose rows are there: the node may be stopped."""
         check_sink_schema(schema, options, overwrite)
-        check_target(options, schema)
+        if not committing:
+            check_target(options, schema)
         self.options = options
         self._planned = None if options.per_host else Planned.here(options.path)
 
