@@ -42,7 +42,7 @@ WRONG = {
     "create DIR new --retention-bytes 99999999999999999999": "is more than can be counted",
     "find DIR t --key ''": "--key must not be empty",
     "replay DIR t q --start 5=5": "--start 5=5 is no offset of topic 't'",
-    "replay DIR t q --rate 1e10": "--rate must be a number of messages a second above 0, not 1",
+    "replay DIR t q --rate 1e10": "'1e10' is no number of messages a second above 0, and below 1,000,000,000",
     "replay DIR t q --tag ''": "--tag must not be empty: leave it out for all messages",
     "tail DIR %DLQ%g+t": "there is no topic '%DLQ%g+t': `warren topic list DIR --all` shows the names",
 }

@@ -96,3 +96,53 @@ def test_rows_are_named_by_their_numbers() -> None:
     headers = (np.array([0, 1], np.int32), None, (np.array([0, 1], np.int32), b"a", b"\0"), *[None] * 3)
     with pytest.raises(UsageError, match=r"^row 7: the key of header 0 is null"):
         _core.row_metadata(1, "", QUEUE, None, headers, None, None, False, np.array([7], np.int64))
+
+
+MICROS = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong"),
+    [
+        ("ttl", [pa.array([1, value], kind) for value, kind in ((-1, pa.int8()), (1 << 62, pa.int64()))]),
+        ("ttl", [pa.array([1, value], pa.int64()) for value in (-(1 << 63), (1 << 63) - 1, (1 << 53) + 1, 10**9 + 1)]),
+        ("ttl", [pa.array([1.0, value]) for value in (float("nan"), float("inf"), -0.1, 1e300)]),
+        ("ttl", [pa.array([1, value], pa.int64()).cast(pa.decimal128(38, 0)) for value in (1 << 62, -1)]),
+        ("ttl", [pa.array([1, value], pa.duration(unit)) for unit in ("s", "us") for value in (-1, (1 << 63) - 1)]),
+        ("priority", [pa.array([1, value], pa.int64()) for value in (10, -1, 1 << 40, (1 << 63) - 1, -(1 << 63))]),
+        ("partition", [pa.array([1, value], pa.int64()) for value in (-1, 1 << 31, 1 << 62, -(1 << 63))]),
+        (
+            "timestamp",
+            [pa.array([1, value], MICROS) for value in (-1, -(1 << 62), 253_402_300_800_000_000, (1 << 63) - 1)],
+        ),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_row_and_column(column: str, wrong: list[pa.Array]) -> None:
+    asked = {
+        "ttl": lambda rows: rows.milliseconds("ttl"),
+        "priority": Rows.priorities,
+        "partition": Rows.partitions,
+        "timestamp": Rows.born_us,
+    }[column]
+    for array in wrong:
+        rows = Rows(pa.RecordBatch.from_pydict({"value": [b"a", b"b"], column: array}), 40)
+        with pytest.raises(UsageError, match=rf"^row 41: .*{column}"):
+            asked(rows)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.decimal128(38, 3), pa.duration("s"), pa.duration("ms")])
+def test_the_longest_ttl_is_taken(kind: pa.DataType) -> None:
+    per_second = 1000 if kind == pa.duration("ms") else 1
+    array = pa.array([0, 10**9 * per_second, None], pa.int64()).cast(kind)
+    rows = Rows(pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"], "ttl": array}))
+    found = rows.milliseconds("ttl")
+    assert found is not None
+    assert found.to_pylist() == [0, 10**12, None]
+
+
+def test_the_last_moment_is_taken() -> None:
+    last = 253_402_300_799_999_999
+    batch = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "timestamp": pa.array([0, last], MICROS)})
+    found = Rows(batch).born_us()
+    assert found is not None
+    assert found.to_pylist() == [0, last]

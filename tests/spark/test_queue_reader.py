@@ -20,6 +20,7 @@ from warren.engine.queues import control
 from warren.workers.faces import subscription_owner as owner
 from warren.workers.faces.message import Message
 from warren.workers.spark import client
+from warren.workers.spark.options import BATCH_MAX, COUNT_MAX, SECONDS_MAX, TASKS_MAX
 from warren.workers.spark.queue_options import QueueReadOptions
 from warren.workers.spark.queue_source import QueueReader, QueueStreamReader
 from warren.workers.spark.schema import row_schema
@@ -79,6 +80,27 @@ def test_a_plan_is_read_or_what_is_gone_is_said(queue: warren.Queue, reading: Op
     assert read(reader, plan[2:]) == list(range(500, 1000)), "none of the new ones, and all that are there"
     assert read(tolerant, plan) == list(range(500, 1000))
     assert read(reader, reader.partitions()) == list(range(500, 3000))
+
+
+def test_the_highest_numbers_are_no_limits(queue: warren.Queue, reading: Options) -> None:
+    queue.put_many(numbers(20))
+    sizes = {
+        "minPartitions": str(TASKS_MAX),
+        "maxRecordsPerPartition": str(COUNT_MAX),
+        "batchRows": str(BATCH_MAX),
+        "batchBytes": str(BATCH_MAX),
+        "timeout": str(SECONDS_MAX),
+    }
+    browsing = reader_of(reading(**sizes))
+    assert sorted(read(browsing, browsing.partitions())) == list(range(20))
+    for first, limit in ((0, "maxOffsetsPerTrigger"), (20, "maxBytesPerTrigger")):
+        stream = QueueStreamReader(QueueReadOptions.parse(reading(**sizes, **{limit: str(COUNT_MAX)})), row_schema())
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, stream.getDefaultReadLimit())
+        assert sorted(read(stream, stream.partitions(start, end))) == list(range(first, first + 20))
+        assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end  # acks them
+        stream.stop()
+        queue.put_many(numbers(20, 20))
 
 
 def test_what_a_consumer_has_is_read_until_it_acks(queue: warren.Queue, reading: Options) -> None:

@@ -28,6 +28,7 @@ from warren.engine.errors import CorruptRecord, DataLoss, StoreError, TopicNotFo
 from warren.workers.spark import topic_source
 from warren.workers.spark.client import close_clients
 from warren.workers.spark.data_source import WarrenDataSource
+from warren.workers.spark.options import BATCH_MAX, COUNT_MAX, SECONDS_MAX, TASKS_MAX
 from warren.workers.spark.topic_schema import TOPIC_COLUMNS, topic_row_schema
 from warren.workers.spark.topic_source import TopicBatchReader, TopicPartition, TopicStreamReader
 
@@ -247,6 +248,26 @@ def test_where_a_batch_begins_and_ends(topic: warren.Topic) -> None:
     assert count(startingOffsetsByTimestamp=json_of(*moments), endingOffsetsByTimestamp=json_of(0, int(late)))[0] == 0
     with pytest.raises(UsageError, match="no message stored at"):
         count(startingTimestamp=late)
+
+
+def test_the_highest_numbers_are_no_limits(topic: warren.Topic) -> None:
+    fill(topic, 20)
+    sizes = {
+        "minPartitions": str(TASKS_MAX),
+        "maxRecordsPerPartition": str(COUNT_MAX),
+        "batchRows": str(BATCH_MAX),
+        "batchBytes": str(BATCH_MAX),
+        "timeout": str(SECONDS_MAX),
+    }
+    assert values(all_of(topic, **sizes)) == list(range(20))
+    least = json.dumps({topic.name: {"0": 0, "1": 0}})
+    for limit in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"):
+        delay = {"maxTriggerDelay": "0"} if limit.startswith("min") else {}
+        reader = stream(topic, startingOffsets=least, **sizes, **delay, **{limit: str(COUNT_MAX)})
+        start = kept(reader.initialOffset())
+        end = kept(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        assert values(read(reader, reader.partitions(start, end))) == list(range(20)), limit
+        reader.stop()
 
 
 def test_mistakes_that_the_node_knows(topic: warren.Topic) -> None:

@@ -30,7 +30,7 @@ PLAIN_WIDTH = 120
     metavar="DIR",
     help="Directory for node and results, kept afterwards; default: a temporary one.",
 )
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Only the first N records.")
+@click.option("--rows", type=output.Count(min=1), metavar="N", help="Only the first N records.")
 @click.option("--chaos", is_flag=True, help="SIGKILL servers, a consumer, and Spark's workers and driver on the way.")
 @click.option("--cluster", is_flag=True, help="Spark as a local cluster: two executor JVMs.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")

@@ -52,7 +52,7 @@ AGAIN_S = 0.001
     type=click.Choice(["none", "written", "synced"]),
     help="What a confirm means; default: as the queue requires.",
 )
-@click.option("--priority", type=click.IntRange(0, 9), default=0, help="Priority, 0 to 9.")
+@click.option("--priority", type=output.Count(0, 9), default=0, help="Priority, 0 to 9.")
 @click.option("--ttl", type=output.Seconds(min=0), help="Messages expire after this many seconds.")
 @click.option("--delay", type=output.Seconds(min=0), help="Messages are not delivered for this many seconds.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as text; repeatable.")
@@ -249,7 +249,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="The same as --forma
 @click.command()
 @DIRECTORY
 @click.argument("queue")
-@click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option("--count", type=output.Count(min=1), help="End after this many messages.")
 @click.option("--timeout", type=output.Seconds(min=0), help="End when no message arrives for this many seconds.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages return to the queue, marked redelivered.")
 @FORMAT
@@ -301,7 +301,7 @@ def consume(
 @click.command()
 @DIRECTORY
 @click.argument("queue")
-@click.option("--count", type=click.IntRange(min=1), default=PEEKED, show_default=True, help="Messages at most.")
+@click.option("--count", type=output.Count(min=1), default=PEEKED, show_default=True, help="Messages at most.")
 @FORMAT
 @JSON
 def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> None:

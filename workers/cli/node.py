@@ -44,7 +44,7 @@ DIRECTORY = click.argument("directory", metavar="DIR")
     type=click.Choice(["small", "default", "large"]),
     help="Sizes of memory and files; by itself small where default does not fit (docs/containers.md).",
 )
-@click.option("--workers", type=click.IntRange(1, 30), help="Queue workers; default: one per core.")
+@click.option("--workers", type=output.Count(1, 30), help="Queue workers; default: one per core.")
 @click.option("--group", metavar="NAME", help="Members of this group may use the node, too; '' ends that.")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
@@ -432,7 +432,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
 @click.option(
     "--interval", type=output.Seconds(min=0.1), default=1.0, show_default=True, help="Seconds between updates."
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after this many updates.")
+@click.option("--count", type=output.Count(min=1), help="End after this many updates.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON per update.")
 def top(directory: str, interval: float, count: int | None, as_json: bool) -> int:
     """Watch a node: the tables of `status`, updated until Ctrl-C."""

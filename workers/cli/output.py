@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 ROWS = 40
 #: screens that are narrower get fewer columns
 NARROW = 120
+#: messages a second: a rate is below
+RATE_END = 1e9
 #: characters of what is said of a wrong command line
 SAID_MAX = 500
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_RUNNING, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -131,7 +133,35 @@ class Bytes(click.IntRange):
         return found
 
 
+class Count(click.IntRange):
+    """Type of an option: a whole number in plain digits, of 64 bits with a sign at most."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not _is(int, value):
+            self.fail(f"{shown(value)} is not a whole number.", param, ctx)
+        found = super().convert(value, param, ctx)
+        if found >= 1 << 63:
+            self.fail(f"{shown(value)} is more than can be counted, which is up to {(1 << 63) - 1}.", param, ctx)
+        return found
+
+
+class Rate(click.FloatRange):
+    """Type of an option: messages a second, above 0 and below `RATE_END`."""
+
+    name = "rate"
+
+    def __init__(self) -> None:
+        super().__init__(0, RATE_END, min_open=True, max_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not _is(float, value) or not 0 < float(value) < RATE_END:
+            self.fail(f"{shown(value)} is no number of messages a second above 0, and below 1,000,000,000.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _is(kind: Callable[[Any], object], value: object) -> bool:
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        return False  # Python takes 1_0, and digits of any script
     try:
         kind(value)
     except ValueError:

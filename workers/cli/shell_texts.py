@@ -26,7 +26,6 @@ _TEXTS: list[tuple[re.Pattern[str], Callable[[re.Match[str]], str] | str]] = [
             r"WHERE must be earliest, latest, a time, or an offset from 0 to \1, not ",
         ),
         (r"^(start|end): \{(\d+): (\d+)\} is ", r"--\1 \2=\3 is "),
-        (r"^rate must be (.+), or None, not ", r"--rate must be \1, not "),
         (r"leave out retention_s and retention_bytes, or compacted$", "leave out one or the other"),
         (r"\b(retention_s|retention_bytes)=None\b", r"\1=none"),
         (r": or give damage='skip', and what is damaged is passed by(; )?", lambda found: ": " if found[1] else ""),

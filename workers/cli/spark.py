@@ -377,7 +377,7 @@ def export_topics(
 @click.option("--to-topic", metavar="NAME")
 @click.option("--to-exchange", metavar="NAME", help="By the key of each message, or by --routing-key.")
 @click.option("--routing-key", metavar="KEY")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages per second.")
+@click.option("--rate", type=output.Rate(), metavar="N", help="At most N messages per second.")
 @click.option("--to-dir", metavar="DIR", help="Publish to another node; default: the same.")
 @session_options
 @JSON

@@ -108,7 +108,7 @@ class _Seek(click.Command):
 @NAME
 @click.argument("group")
 @click.argument("where")
-@click.option("--queue", type=click.IntRange(min=0), help="Of this queue alone; default: of all.")
+@click.option("--queue", type=output.Count(min=0), help="Of this queue alone; default: of all.")
 @click.option("--force", is_flag=True, help="Also while it has readers: what they have at hand does not count.")
 @JSON
 def seek_group(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @NAME
 @click.option("--commit", "commit_id", metavar="ID", help="Commit this one: the message is in the topic from then on.")
 @click.option("--rollback", "rollback_id", metavar="ID", help="Roll this one back: the message will never be seen.")
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="So many at most.")
+@click.option("--limit", type=output.Count(min=1), default=1000, show_default=True, help="So many at most.")
 @JSON
 def list_halves(
     directory: str, name: str, commit_id: str | None, rollback_id: str | None, limit: int, as_json: bool

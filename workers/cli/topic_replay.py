@@ -76,7 +76,7 @@ class _Bar:
 @click.option("--end", default=_LATEST, show_default=True, metavar="WHERE", help="Before that: the same.")
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
 @click.option("--key", help="Only messages with this key.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, at most.")
+@click.option("--rate", type=output.Rate(), help="Messages a second, at most.")
 @JSON
 def replay_topic(
     directory: str,

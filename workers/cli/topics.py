@@ -73,7 +73,7 @@ for _command in (*topic_groups.COMMANDS, *topic_halves.COMMANDS, *topic_exchange
 @NAME
 @click.option(
     "--queues",
-    type=click.IntRange(1, TOPIC_QUEUES_MAX),
+    type=output.Count(1, TOPIC_QUEUES_MAX),
     help=f"Queues, each in order by itself. Default: {TOPIC_QUEUES}, or as many as it has.",
 )
 @click.option("--retention-s", type=output.Seconds(min=0, min_open=True), help="Messages go when they are older.")
@@ -298,10 +298,10 @@ def _time(milliseconds: int | None) -> str:
 @click.option("--key", "keys", multiple=True, help="A key by which the messages are found; repeatable.")
 @click.option("--tag", help="The tag by which readers choose them.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
-@click.option("--queue", type=click.IntRange(min=0), help="Queue; default: by the first key, else in turns.")
+@click.option("--queue", type=output.Count(min=0), help="Queue; default: by the first key, else in turns.")
 @click.option("--delay", type=output.Seconds(min=0), help="They come after this many seconds (3 days at most).")
 @click.option("--at", metavar="TIME", help="They come at this time, as 2026-05-01T12:30 (local; with Z: UTC).")
-@click.option("--delay-level", type=click.IntRange(1, 18), help="They come after RocketMQ's delay of this level.")
+@click.option("--delay-level", type=output.Count(1, 18), help="They come after RocketMQ's delay of this level.")
 @click.option(
     "--durability",
     type=click.Choice(["none", "written", "synced"]),
@@ -392,14 +392,14 @@ def append_to_topic(
 @topic.command("tail")
 @DIRECTORY
 @NAME
-@click.option("--queue", type=click.IntRange(min=0), help="Of this queue alone; default: of all, in the log's order.")
+@click.option("--queue", type=output.Count(min=0), help="Of this queue alone; default: of all, in the log's order.")
 @click.option(
     "--start",
     metavar="WHERE",
     help="earliest, latest, an offset (of one queue), or a time as 2026-05-01T12:30 (local; with Z or +02:00: of that "
     "zone). Default: earliest, with --follow latest.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option("--count", type=output.Count(min=1), help="End after this many messages.")
 @click.option("--timeout", type=output.Seconds(min=0), help="End when no message arrives for this many seconds.")
 @click.option("--follow", is_flag=True, help="Go on with what is appended, without end.")
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
@@ -535,7 +535,7 @@ class _Reading:
 @click.option("--id", "message_id", help="The message with this id.")
 @click.option("--since", metavar="TIME", help="Stored at this time or later, as 2026-05-01T12:30 (local time).")
 @click.option("--until", metavar="TIME", help="Stored at this time or earlier.")
-@click.option("--limit", type=click.IntRange(1, 1 << 24), default=64, show_default=True, help="Messages at most.")
+@click.option("--limit", type=output.Count(1, 1 << 24), default=64, show_default=True, help="Messages at most.")
 @FORMAT
 @LINES
 def find_in_topic(

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", bound=np.generic)
 #: the longest ttl or delay of a message of a queue
 _DELAY_S_MAX = 1e9
+#: the first moment, in microseconds since 1970, that no datetime can say: the year 10000
+_TIME_US_END = 253_402_300_800_000_000
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 class Rows:
@@ -62,7 +65,7 @@ class Rows:
             return
         row = pc.index(wrong, pa.scalar(True)).as_py()
         column = self.column(of)
-        raise UsageError(f"row {self.number(row)}: {reason(None if column is None else column[row].as_py())}")
+        raise UsageError(f"row {self.number(row)}: {reason(None if column is None else _value(column[row]))}")
 
     def refuse_any(self, name: str, reason: str) -> None:
         """Raise UsageError when a row has a value in a column."""
@@ -104,7 +107,7 @@ class Rows:
 
     def born_us(self) -> pa.Array | None:
         """When the message was made, in microseconds since 1970: `born_timestamp`, or where it is null `timestamp`.
-        Raises UsageError for what is before 1970.
+        Raises UsageError for what is before 1970, or behind the year 9999.
         """
         there = [found for name in ("born_timestamp", "timestamp") if (found := self.column(name)) is not None]
         if not there:
@@ -112,7 +115,9 @@ class Rows:
         found = pc.coalesce(
             *[item.cast(pa.timestamp("us", item.type.tz), safe=False).cast(pa.int64()) for item in there]
         )
-        self.refuse(pc.less(found, 0), lambda _value: "its timestamp is before 1970", "timestamp")
+        wrong = pc.or_(pc.less(found, 0), pc.greater_equal(found, _TIME_US_END))
+        names = " or ".join(name for name in ("born_timestamp", "timestamp") if self.column(name) is not None)
+        self.refuse(wrong, lambda _value: f"its {names} must be from the year 1970 to 9999", "value")
         return found
 
     def milliseconds(self, name: str, most_s: float = _DELAY_S_MAX) -> pa.Array | None:
@@ -121,9 +126,9 @@ class Rows:
         if found is None:
             return None
         if pa.types.is_duration(found.type):
-            seconds = pc.divide(found.cast(pa.duration("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
+            seconds = pc.divide(found.cast(pa.int64()).cast(pa.float64(), safe=False), _PER_SECOND[found.type.unit])
         else:
-            seconds = found.cast(pa.float64())
+            seconds = found.cast(pa.float64(), safe=False)  # large numbers lose their last digits, and are refused
         good = pc.and_(pc.greater_equal(seconds, 0.0), pc.less_equal(seconds, most_s))
         self.refuse(
             pc.invert(good),
@@ -142,6 +147,14 @@ class Rows:
         most = metadata.PRIORITY_MAX
         self.refuse(wrong, lambda value: f"its priority must be from 0 to {most}, not {shown(value)}", "priority")
         return _numbers(found.fill_null(0), np.uint64)
+
+
+def _value(found: pa.Scalar) -> object:
+    """A value for an error; what Python cannot say is said by Arrow."""
+    try:
+        return found.as_py()
+    except (ValueError, OverflowError):  # durations and times beyond Python's
+        return found.cast(pa.int64()).as_py()
 
 
 def texts(found: pa.Array) -> RowTexts:

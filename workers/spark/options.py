@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from warren.engine.errors import UsageError
@@ -38,6 +39,12 @@ _SPARKS_OPTIONS = ("checkpointLocation", "queryName", "mergeSchema")
 _OF_TRANSACTIONS = {"sinkid": "sinkId", "takeover": "takeOver"}
 
 TIMEOUT_S = 60.0
+#: the most that options can say: of messages, bytes and positions (64 bits with a sign, as Spark has them); of rows and
+#: of bytes of one Arrow batch; of tasks; of seconds
+COUNT_MAX = (1 << 63) - 1
+BATCH_MAX = 1 << 30
+TASKS_MAX = 1_000_000
+SECONDS_MAX = 1_000_000
 
 
 class Given:
@@ -89,34 +96,33 @@ class Given:
             raise UsageError(f"option {name!r} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}")
         return value
 
-    def count(self, name: str, default: int | None) -> int | None:
-        """Return a whole number from 1."""
+    def count(self, name: str, most: int, least: int = 1) -> int | None:
+        """Return a whole number from `least` to `most`; None when it is missing."""
         value = self.text(name)
         if value is None:
-            return default
-        try:
-            number = int(value)
-        except ValueError:
-            number = 0
-        if number < 1:
-            raise UsageError(f"option {name!r} must be a whole number from 1, not {shown(value)}")
+            return None
+        number = int(value) if re.fullmatch("[0-9]{1,20}", value) else -1  # int() takes 1_0, and digits of any script
+        if not least <= number <= most:
+            raise UsageError(
+                f"option {name!r} must be a whole number from {least} to {most}, in digits, not {shown(value)}"
+            )
         return number
 
-    def number(self, name: str, default: int) -> int:
-        """Return a whole number from 1, or the default, which is one."""
-        found = self.count(name, default)
-        assert found is not None
-        return found
+    def number(self, name: str, default: int, most: int) -> int:
+        """Return a whole number from 1 to `most`, or the default."""
+        found = self.count(name, most)
+        return default if found is None else found
 
     def seconds(self, name: str, default: float) -> float:
         """Return a number of seconds above 0."""
         value = self.text(name)
-        try:
-            number = default if value is None else float(value)
-        except ValueError:
-            number = -1.0
-        if not 0 < number < 1e9:
-            raise UsageError(f"option {name!r} must be a number of seconds above 0, not {shown(value)}")
+        if value is None:
+            return default
+        number = float(value) if re.fullmatch(r"[0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20}", value) else 0.0
+        if not 0 < number <= SECONDS_MAX:
+            raise UsageError(
+                f"option {name!r} must be a number of seconds above 0, to {SECONDS_MAX}, in digits, not {shown(value)}"
+            )
         return number
 
 

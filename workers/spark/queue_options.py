@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warren.engine.errors import UsageError
-from warren.workers.spark.options import TIMEOUT_S, Given, absolute
+from warren.workers.spark.options import BATCH_MAX, COUNT_MAX, TASKS_MAX, TIMEOUT_S, Given, absolute
 
 _SOURCE_OPTIONS = (
     "path",
@@ -67,12 +67,12 @@ class QueueReadOptions:
             subscription=subscription,
             include_value=given.flag("includeValue", True),
             include_headers=given.flag("includeHeaders", False),
-            offsets_per_trigger_max=given.count("maxOffsetsPerTrigger", None),
-            bytes_per_trigger_max=given.count("maxBytesPerTrigger", None),
-            partitions_min=given.number("minPartitions", min(16, os.cpu_count() or 1)),
-            records_per_partition_max=given.count("maxRecordsPerPartition", None),
-            batch_rows=given.number("batchRows", 10_000),
-            batch_bytes=given.number("batchBytes", 16 << 20),
+            offsets_per_trigger_max=given.count("maxOffsetsPerTrigger", COUNT_MAX),
+            bytes_per_trigger_max=given.count("maxBytesPerTrigger", COUNT_MAX),
+            partitions_min=given.number("minPartitions", min(16, os.cpu_count() or 1), TASKS_MAX),
+            records_per_partition_max=given.count("maxRecordsPerPartition", COUNT_MAX),
+            batch_rows=given.number("batchRows", 10_000, BATCH_MAX),
+            batch_bytes=given.number("batchBytes", 16 << 20, BATCH_MAX),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
         )

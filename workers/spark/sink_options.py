@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.workers.client.publish import Durability
-from warren.workers.spark.options import TIMEOUT_S, Given, absolute
+from warren.workers.spark.options import BATCH_MAX, TIMEOUT_S, Given, absolute
 
 #: where a write can go, by an option for all rows, or by a column for each
 TARGETS = ("queue", "exchange", "topic")
@@ -73,7 +73,7 @@ class SinkOptions:
             routing_key=given.text("routingKey"),
             durability=None if durability is None else _DURABILITIES[durability.lower()],
             mandatory=given.flag("mandatory", False),
-            batch_rows=given.number("batchRows", BATCH_ROWS),
+            batch_rows=given.number("batchRows", BATCH_ROWS, BATCH_MAX),
             per_host=given.flag("perHost", False),
             timeout_s=given.seconds("timeout", TIMEOUT_S),
         )

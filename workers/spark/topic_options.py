@@ -17,7 +17,7 @@ from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.workers.client.arguments import milliseconds
 from warren.workers.faces.topic_scans import TAGS_MAX, TIME_MAX, TIME_MIN
-from warren.workers.spark.options import TIMEOUT_S, Given, absolute
+from warren.workers.spark.options import BATCH_MAX, COUNT_MAX, TASKS_MAX, TIMEOUT_S, Given, absolute
 
 #: what says that topics are read, and which
 SELECTIONS = ("subscribe", "subscribePattern", "assign")
@@ -137,7 +137,7 @@ class TopicReadOptions:
         """Check what each option says; UsageError says what is wrong."""
         check_one_kind(options)
         given = Given(options, _OPTIONS, "source of topics")
-        least, most = given.count("minOffsetsPerTrigger", None), given.count("maxOffsetsPerTrigger", None)
+        least, most = (given.count(name, COUNT_MAX) for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
         if least is not None and most is not None and least > most:
             raise UsageError(f"option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most})")
         delay = given.text("maxTriggerDelay")
@@ -161,11 +161,11 @@ class TopicReadOptions:
             end=_bound(given, _ENDS),
             latest_if_no_message_is_so_late=_strategy(given),
             offsets_per_trigger_max=most,
-            bytes_per_trigger_max=given.count("maxBytesPerTrigger", None),
+            bytes_per_trigger_max=given.count("maxBytesPerTrigger", COUNT_MAX),
             offsets_per_trigger_min=least,
             trigger_delay_s=TRIGGER_DELAY_S if delay is None else _duration("maxTriggerDelay", delay),
-            partitions_min=given.count("minPartitions", None),
-            records_per_partition_max=given.count("maxRecordsPerPartition", None),
+            partitions_min=given.count("minPartitions", TASKS_MAX),
+            records_per_partition_max=given.count("maxRecordsPerPartition", COUNT_MAX),
             tags=_texts(given, "tags"),
             keys=_texts(given, "keys"),
             since_ms=since,
@@ -176,8 +176,8 @@ class TopicReadOptions:
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             group_id=group,
             group_id_prefix=prefix,
-            batch_rows=given.number("batchRows", 10_000),
-            batch_bytes=min(given.number("batchBytes", 16 << 20), 1 << 30),
+            batch_rows=given.number("batchRows", 10_000, BATCH_MAX),
+            batch_bytes=given.number("batchBytes", 16 << 20, BATCH_MAX),
             scan=given.one_of("scan", SCANS),
             mount=None if given.text("mount") is None else absolute(given.required("mount", "files"), "mount"),
             host=given.text("host"),
@@ -274,9 +274,10 @@ def _bound(given: Given, options: tuple[str, str, str]) -> Bound | None:
         numbers = _numbers(option, value, '{"flights": {"0": 23, "1": -2}}', "earliest, latest, or offsets")
         for each in numbers.values():
             for number in each.values():
-                if not EARLIEST <= number <= TIME_MAX:
+                if not EARLIEST <= number <= COUNT_MAX:
                     raise UsageError(
-                        f"option {option!r}: an offset is 0 or more, -1 (latest) or -2 (earliest), not {number}"
+                        f"option {option!r}: an offset is from 0 to {COUNT_MAX}, -1 (latest) or -2 (earliest), not "
+                        f"{shown(number)}"
                     )
         return Bound(option, "offsets", numbers)
     times = _numbers(option, value, '{"flights": {"0": 1767225600000}}', "milliseconds since 1970")
@@ -307,7 +308,7 @@ def _json(option: str, value: str, example: str) -> dict[str, Any]:
 
     try:
         told = json.loads(value, object_pairs_hook=once)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         if isinstance(problem, UsageError):
             raise
         raise UsageError(f"option {option!r} must be JSON as in {example}, not {shown(value)} ({problem})") from problem
@@ -339,8 +340,10 @@ def _whole(number: object) -> bool:
 
 def _moment(option: str, value: str) -> int:
     """Milliseconds since 1970."""
-    if not re.fullmatch("[0-9]{1,18}", value.strip()):
-        raise UsageError(f"option {option!r} must be a time in milliseconds since 1970, not {shown(value)}")
+    if not re.fullmatch("[0-9]{1,18}", value):
+        raise UsageError(
+            f"option {option!r} must be a time in milliseconds since 1970, in 18 digits at most, not {shown(value)}"
+        )
     return milliseconds(int(value), f"option {option!r}", up=True)
 
 
@@ -351,10 +354,12 @@ def _time(given: Given, name: str, default: int) -> int:
 
 def _duration(option: str, value: str) -> float:
     """Seconds of a time with a unit, as Spark's: 500ms, 90s, 15m, 1h, 1d; a number alone is milliseconds."""
-    found = re.fullmatch(r"\s*([0-9]{1,12})\s*([a-z]*)\s*", value.lower())
+    found = re.fullmatch(r" *([0-9]{1,12}) *([a-z]*) *", value.lower())
     unit = None if found is None else _UNITS_S.get(found.group(2) or "ms")
     if found is None or unit is None:
-        raise UsageError(f"option {option!r} must be a time as 500ms, 90s, 15m or 1h, not {shown(value)}")
+        raise UsageError(
+            f"option {option!r} must be a time as 500ms, 90s, 15m or 1h, in 12 digits at most, not {shown(value)}"
+        )
     return int(found.group(1)) * unit
 
 
@@ -366,7 +371,7 @@ def _texts(given: Given, name: str) -> tuple[str, ...]:
     if value.lstrip().startswith("["):
         try:
             told = json.loads(value)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise UsageError(f"option {name!r} begins as a JSON list and is none: {problem}") from problem
         if not all(isinstance(text, str) for text in told):
             raise UsageError(f"option {name!r} must be a list of texts, not {shown(value)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.workers.spark.files.schema import COLUMNS
-from warren.workers.spark.options import Given, absolute
+from warren.workers.spark.options import BATCH_MAX, COUNT_MAX, Given, absolute
 
 _OPTIONS = (
     "path",
@@ -48,7 +48,7 @@ class FilesOptions:
         topics = frozenset(name for name in (given.text("topics") or "").split(",") if name)
         if topics and files not in ("log", "consumequeue"):
             raise UsageError(f'option "topics" goes with files=log and files=consumequeue, not with files={files}')
-        start, end = (_position(given, name) for name in _OF_THE_LOG)
+        start, end = (given.count(name, COUNT_MAX, 0) for name in _OF_THE_LOG)
         if files != "log" and (start, end) != (None, None):
             raise UsageError(f"options {' and '.join(_OF_THE_LOG)} go with files=log, not with files={files}")
         return cls(
@@ -58,13 +58,6 @@ class FilesOptions:
             topics=topics,
             start=start,
             end=end,
-            partition_bytes=given.number("maxPartitionBytes", 64 << 20),
-            batch_rows=given.number("batchRows", 50_000),
+            partition_bytes=given.number("maxPartitionBytes", 64 << 20, COUNT_MAX),
+            batch_rows=given.number("batchRows", 50_000, BATCH_MAX),
         )
-
-
-def _position(given: Given, name: str) -> int | None:
-    text = given.text(name)
-    if text is None or text == "0":
-        return None if text is None else 0
-    return given.count(name, None)

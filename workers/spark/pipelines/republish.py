@@ -135,8 +135,8 @@ def republish(frame: DataFrame, target: Target, rate: float | None = None) -> in
     write = messages(frame, target).observe(seen, f.count(f.lit(1)).alias("rows")).write
     if rate is None:
         write = write.format("warren")
-    elif not rate > 0:
-        raise UsageError(f"a rate is a number of messages per second above 0, not {rate}")
+    elif not 0 < rate < 1e9:
+        raise UsageError(f"a rate is a number of messages per second above 0, and below 1,000,000,000, not {rate}")
     else:
         session = frame.sparkSession
         session.dataSource.register(CappedDataSource)
