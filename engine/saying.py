@@ -28,6 +28,9 @@ SHOWN_MAX = 120
 COMMAND_VARIABLE = "WARREN_COMMAND"
 #: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
 DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
+DECLARE_QUEUE = f"{DECLARE} (`warren queue declare`, or node.queue in a program)"
+DECLARE_EXCHANGE = f"{DECLARE} (`warren exchange declare`, or node.declare_exchange in a program)"
+DECLARE_TOPIC = f"{DECLARE} (`warren topic declare`, or node.topic in a program)"
 #: and when it is there with other properties
 AS_IT_IS = "open it as it is (create=False, or its name alone), or delete it first"
 

@@ -63,7 +63,15 @@ from warren.engine.kernel.formats import (
     CATALOG_VERSION_TOPICS,
 )
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, in_a_program, shown
+from warren.engine.saying import (
+    AS_IT_IS,
+    DECLARE_EXCHANGE,
+    DECLARE_QUEUE,
+    DECLARE_TOPIC,
+    NOTHING_DELETED,
+    in_a_program,
+    shown,
+)
 
 FILE_NAME = "catalog.json"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
@@ -427,21 +435,21 @@ class Catalog:
 
     # -- asking -------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, advice: str = DECLARE) -> QueueDeclaration:
+    def queue(self, name: str, advice: str = DECLARE_QUEUE) -> QueueDeclaration:
         """The queue of that name; raises QueueNotFound with this advice."""
         found = self.queues.get(name)
         if found is None or found.hidden:
             raise QueueNotFound(f"there is no queue {shown(name)}: {advice}")
         return found
 
-    def exchange(self, name: str, advice: str = DECLARE) -> ExchangeDeclaration:
+    def exchange(self, name: str, advice: str = DECLARE_EXCHANGE) -> ExchangeDeclaration:
         """The exchange of that name; raises ExchangeNotFound with this advice."""
         found = self.exchanges.get(name)
         if found is None:
             raise ExchangeNotFound(f"there is no exchange {shown(name)}: {advice}")
         return found
 
-    def topic(self, name: str, advice: str = DECLARE) -> TopicDeclaration:
+    def topic(self, name: str, advice: str = DECLARE_TOPIC) -> TopicDeclaration:
         """The topic of that name; raises TopicNotFound with this advice."""
         found = self.topics.get(name)
         if found is None:

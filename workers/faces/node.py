@@ -29,7 +29,7 @@ from warren.engine.errors import (
     Unroutable,
     UsageError,
 )
-from warren.engine.saying import DECLARE, command, shown
+from warren.engine.saying import DECLARE_QUEUE, DECLARE_TOPIC, command, shown
 from warren.workers.client import waiter  # noqa: F401 - gives Confirm its callbacks
 from warren.workers.client.arguments import (
     checked_client_name,
@@ -134,9 +134,7 @@ class Node:
         declaration = catalog.queues.get(name)
         if not create:
             if declaration is None:
-                raise QueueNotFound(
-                    f"there is no queue {name!r}: {DECLARE} (`warren queue declare`, or node.queue in a program)"
-                )
+                raise QueueNotFound(f"there is no queue {name!r}: {DECLARE_QUEUE}")
             catalog.check_owner(declaration, self._client.epoch)
         elif declaration is None or not wanted.is_declared(declaration, self._client.epoch):
             self._client.declare("declare_queue", **wanted.request())
@@ -640,7 +638,7 @@ class Node:
         retention_s, retention_bytes = kept.retention_s, kept.retention_bytes
         declared = self._client.catalog().topics.get(name)
         if declared is None and not create:
-            raise TopicNotFound(f"there is no topic {name!r}: declare it (node.topic without create=False)")
+            raise TopicNotFound(f"there is no topic {name!r}: {DECLARE_TOPIC}")
         told = (queues, retention_s, retention_bytes, compacted)
         if create and (
             declared is None

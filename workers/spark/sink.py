@@ -33,7 +33,6 @@ from pyspark.sql.types import StructType
 
 from warren.engine.errors import (
     ClosedError,
-    ExchangeNotFound,
     NodeNotRunning,
     PeerLost,
     QueueFull,
@@ -267,8 +266,8 @@ def check_target(options: SinkOptions, schema: StructType) -> None:
         queue = catalog.queue(options.queue)
         catalog.check_owner(queue, client.epoch)
         level_of(options.durability, queue.durable, f"queue {queue.name!r} is transient")
-    elif options.exchange is not None and options.exchange not in catalog.exchanges:
-        raise ExchangeNotFound(f"there is no exchange {options.exchange!r}: declare it first")
+    elif options.exchange is not None:
+        catalog.exchange(options.exchange)
     elif options.topic is not None:
         topic = catalog.topic(options.topic)
         if topic.compacted and "key" not in {field.name.lower() for field in schema.fields}:
