@@ -104,9 +104,11 @@ def overwrite(path: Path, place: int, content: bytes) -> bytes:
     return before
 
 
-def damage(topic: warren.Topic, body: bytes) -> tuple[Path, int]:
-    """Another byte in the body of a message that is in no memory any more: the file, and its place there."""
-    record = next(record for record in topic.read(0, 0, max=10_000, max_bytes=1 << 30).records if record.body == body)
+def damage(topic: warren.Topic, body: bytes, queue: int = 0) -> tuple[Path, int]:
+    """Another byte in the body of a message: the file, and its place there. The first are in memory no more."""
+    record = next(
+        record for record in topic.read(queue, 0, max=10_000, max_bytes=1 << 30).records if record.body == body
+    )
     base = record.physical_offset - record.physical_offset % FILE_BYTES
     path = folder(topic).log / f"{base:020d}"
     at = path.read_bytes().index(body, record.physical_offset - base)
@@ -215,6 +217,19 @@ def test_damage_is_the_same_error_and_may_be_passed_by(spark: Any, topic: warren
         with pytest.raises(PySparkException, match="CorruptRecord"):
             reading(spark, topic).load().collect()
         overwrite(unit, size_at, before)
+
+
+def test_damage_of_what_is_in_memory_is_an_error_in_words(spark: Any, topic: warren.Topic) -> None:
+    fill(topic)
+    last = topic.append(b"the newest", queue=1)
+    path, at = damage(topic, b"the newest", 1)
+    told = rf"message {last.offset} is not whole in the files of the node \(found: no record: crc\), but its memory"
+    with pytest.raises(PySparkException, match=told) as error:
+        reading(spark, topic).load().collect()
+    assert "`warren check`" in str(error.value)
+    assert reading(spark, topic, scan="python").load().count() == 1617
+    overwrite(path, at, b"t")
+    assert len(both(spark, topic)) == 1617
 
 
 def test_an_offset_without_a_message_gives_no_row(spark: Any, topic: warren.Topic) -> None:

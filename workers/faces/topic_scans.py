@@ -58,6 +58,8 @@ class ReadStatus(IntEnum):
 
 #: of the core: what is damaged is named, next_offset lies behind it
 DAMAGED = 8
+#: of a message that is damaged
+GO_ON = "go on at offset {next} of queue {queue}, or give damage='skip'"
 #: of what is derived from the log
 AGAIN = "`warren check --repair`, when the node is down, makes it again from the log"
 #: of the newest messages of a compacted topic
@@ -68,7 +70,8 @@ SOUND = "no other file has them: does a backup? `warren check --repair`, when th
 class Scan:
     """Which messages a scan is about (all of them, if nothing else is said), and which columns it makes of them:
     `_core.WANT_…`, added. A message has one of `tags`, one of `keys`, and was stored at `since` or later, and before
-    `until` (milliseconds since 1970).
+    `until` (milliseconds since 1970). `advice`: what to do about damage, with `{next}`, the offset behind it, and
+    `{queue}`.
     """
 
     want: int
@@ -76,6 +79,7 @@ class Scan:
     keys: tuple[bytes, ...] = ()
     since: int = TIME_MIN
     until: int = TIME_MAX
+    advice: str = GO_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ class TopicScans(ABC):
             wanted.want,
         )
         if code == DAMAGED:
-            return Scanned(None, following, low, columns, self._corrupt(found, queue, following, False))
+            return Scanned(None, following, low, columns, self._corrupt(found, queue, following, False, wanted.advice))
         return Scanned(ReadStatus(code), following, low, columns, None)
 
     def span(self, queue: int, start: int, end: int, bytes_max: int) -> tuple[int, int]:
@@ -172,10 +176,10 @@ class TopicScans(ABC):
         return checked_count(queue, f"queue of topic {self.declared.name!r}", 0, self.declared.queues - 1)
 
     def _corrupt(
-        self, found: tuple[str, int, str, str] | None, queue: int, following: int, strict: bool
+        self, found: tuple[str, int, str, str] | None, queue: int, following: int, strict: bool, advice: str = GO_ON
     ) -> CorruptRecord:
         assert found is not None
-        error = self._named(found, f"go on at offset {following} of queue {queue}, or give damage='skip'")
+        error = self._named(found, advice.format(next=following, queue=queue))
         if strict:
             raise error
         return error

@@ -90,6 +90,9 @@ KEEP_S = 1.0
 _GONE = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.MESSAGE_WAS_REMOVING)
 #: behind these a scan goes on; with any other answer the range has not what was planned
 _THERE = (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_FOUND_NULL)
+_ON_DAMAGE = (
+    "failOnDataLoss=false passes it by: partition {queue} goes on at offset {next}, and the worker's log says so"
+)
 
 
 @dataclass
@@ -539,6 +542,7 @@ def _wanted(options: TopicReadOptions, rows: TopicRows) -> Scan:
         tuple(key.encode() for key in options.keys),
         options.since_ms,
         options.until_ms,
+        _ON_DAMAGE,
     )
 
 

@@ -74,7 +74,7 @@ final class RangeReader implements PartitionReader<InternalRow> {
     public boolean next() throws IOException {
         while (at < end) {
             if (!units.have(at, end)) {
-                trouble("no unit");
+                trouble("no entry in its consume queue");
                 continue;
             }
             int size = units.size(at);
@@ -171,10 +171,11 @@ final class RangeReader implements PartitionReader<InternalRow> {
         }
         long next = Planner.of(range.command).explain(range, at, sum);
         if (next <= at) {
-            throw new ReadError("StoreError", "message " + at + " of " + range + ": " + wrong + " is what its files have, and "
-                    + "Python's reader finds it in memory: run `warren check`, or read with option scan=python");
+            throw new ReadError("StoreError", range + ": message " + at + " is not whole in the files of the node (found: "
+                    + wrong + "), but its memory still has it. Run `warren check`, which says what is wrong with the "
+                    + "files; until then option scan=python reads the message from memory");
         }
-        LOG.warn("{}: nothing was read from offset {} to {}: {}", range, at, next, wrong);
+        LOG.warn("{}: offsets {} to {} are passed by: found {}", range, at, next, wrong);
         skipped += next - at;
         at = next;
         units.forget();
