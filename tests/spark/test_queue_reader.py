@@ -6,6 +6,7 @@ changed by others.
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -128,6 +129,24 @@ def test_expired_and_delayed_ones_are_not_planned(node: warren.Node, queue: warr
     queue.put(b"2", delay=3600)
     queue.put(b"3", priority=9)
     assert read(reader_of(reading()), reader_of(reading()).partitions()) == [0, 3]
+
+
+def test_times_are_those_that_publishers_gave(queue: warren.Queue, reading: Options) -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    queue.put(b"0", properties={"timestamp": moment})
+    queue.put(b"1", headers={"a": "b"})
+    queue.put(b"2", properties={"timestamp": 1e300})
+    queue.put(b"3", properties={"timestamp": 0, "type": "t"}, headers={"a": "b"})
+    for schema in (None, StructType([field for field in row_schema() if field.name in ("value", "timestamp")])):
+        reader = reader_of(reading(minPartitions="1"), schema)
+        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        assert [row["timestamp"] for row in rows] == [moment, None, None, datetime(1970, 1, 1, tzinfo=UTC)]
+        if schema is None:
+            assert [row["born_timestamp"] for row in rows] == [row["timestamp"] for row in rows]
+    queue.purge()
+    queue.put_many([b"4", b"5"])
+    (batch,) = reader_of(reading(minPartitions="1")).read(reader_of(reading(minPartitions="1")).partitions()[0])
+    assert batch.column("timestamp").null_count == 2
 
 
 def test_rows_are_shared_out(queue: warren.Queue, reading: Options) -> None:

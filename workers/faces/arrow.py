@@ -1,9 +1,10 @@
 """Messages as Arrow batches, without a Python object for each: the core reads bodies straight into the columns.
 
-Columns: offset, msg_id, exchange, routing_key, key, value, headers, delivery_count, redelivered. `offset` is the
-position in the queue (of a subscription: the number of the claim). `key` is the routing key, null for a message that
-was put into the queue without one. `headers` is null without any; values that are neither bytes nor text become JSON,
-but for None, which is null. Who asks for some columns gets those alone: bodies that are not wanted are not read.
+Columns: offset, msg_id, exchange, routing_key, key, value, headers, timestamp, delivery_count, redelivered. `offset` is
+the position in the queue (of a subscription: the number of the claim). `key` is the routing key, null for a message
+that was put into the queue without one. `headers` is null without any; values that are neither bytes nor text become
+JSON, but for None, which is null. `timestamp` is the property that its publisher gave it, null without: a queue stores
+no time of its own. Who asks for some columns gets those alone: bodies that are not wanted are not read.
 
 A batch is one call of the core: the rows of several answers of the worker are put together before their bodies are
 read. Only where a file moved meanwhile, so that a part had to be asked for again, a batch is put together from several.
@@ -45,6 +46,7 @@ SCHEMA = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("headers", pa.list_(pa.field("element", _HEADER))),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("delivery_count", pa.int32()),
         pa.field("redelivered", pa.bool_()),
     ]
@@ -57,13 +59,17 @@ ROWS_MAX = 1 << 20
 ROWS_KEPT = 20_000
 _ROW = np.dtype(DELIVERY.columns("sequence", "meta_length", "body_length"))
 _KNOWN_MAX = 10_000
-#: first byte of metadata that says what its row had (engine/catalog/metadata.py): msgpack's array of five, or of more
-_WITH_ROW = 0x95
+#: first byte of metadata with properties, and of one that says what its row had (engine/catalog/metadata.py): msgpack's
+#: array of four, of five, or of more
+_WITH_PROPERTIES, _WITH_ROW = 0x94, 0x95
+#: the year 10000: times from then on have no datetime
+_TIME_END_S = 253_402_300_800
 
 
 class _Meta(NamedTuple):
     key: bytes | None
     headers: list[tuple[str, bytes | None]] | None
+    timestamp: int | None  #: microseconds since 1970
 
 
 class Found(NamedTuple):
@@ -88,6 +94,14 @@ def _header_value(value: object) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _time_of(properties: dict[str, Any] | None) -> int | None:
+    """The property timestamp in microseconds; None without one, or with one that no datetime can be."""
+    told = (properties or {}).get("timestamp")
+    if not isinstance(told, (int, float)) or not 0 <= told < _TIME_END_S:
+        return None
+    return round(told * 1_000_000)
 
 
 @lru_cache(maxsize=32)
@@ -116,7 +130,7 @@ class _Columns:
         self.asked = (
             _core.COLUMNS_VALUES * ("value" in wanted)
             | _core.COLUMNS_PLACES * places
-            | _core.COLUMNS_METAS * bool({"headers", "key"} & set(wanted))
+            | _core.COLUMNS_METAS * bool({"headers", "key", "timestamp"} & set(wanted))
         )
         self.plain = name.encode()
         self._known: dict[bytes, _Meta] = {}
@@ -156,15 +170,14 @@ class _Columns:
                 return _texts(field.type, rows, found.key_ends, found.keys)
             case "key":
                 return self._keys(field.type, found, rows)
+            case "timestamp":
+                return self._timestamps(field.type, found, rows)
         return self._headers(field.type, found, rows)
 
     def _keys(self, kind: pa.DataType, found: Found, rows: int) -> pa.Array:
         if not found.metas:
             return repeated(None, kind, rows)
-        ends = np.frombuffer(found.meta_ends, "<i4", rows + 1)
-        there = ends[1:] > ends[:-1]
-        heads = np.frombuffer(found.metas, np.uint8)[ends[:-1][there]]
-        if (heads >= _WITH_ROW).any():
+        if self._any_has(found, rows, _WITH_ROW):
             return pa.array([meta.key for meta in self._metas(found, rows)], kind)
         if not found.key_ends:
             return repeated(None, kind, rows)
@@ -175,6 +188,19 @@ class _Columns:
             directly = np.ones(rows, bool)
         put = pc.and_(pa.array(directly), pc.equal(keys, pa.scalar(self.plain, kind)))
         return pc.if_else(put, pa.scalar(None, kind), keys) if pc.any(put).as_py() else keys
+
+    def _timestamps(self, kind: pa.DataType, found: Found, rows: int) -> pa.Array:
+        if not found.metas or not self._any_has(found, rows, _WITH_PROPERTIES):
+            return repeated(None, kind, rows)
+        return pa.array([meta.timestamp for meta in self._metas(found, rows)], pa.int64()).cast(kind)
+
+    @staticmethod
+    def _any_has(found: Found, rows: int, head: int) -> bool:
+        """Whether metadata of a row begins as an array that is so long, without decoding it."""
+        ends = np.frombuffer(found.meta_ends, "<i4", rows + 1)
+        there = ends[1:] > ends[:-1]
+        heads = np.frombuffer(found.metas, np.uint8)[ends[:-1][there]]
+        return bool((heads >= head).any())
 
     def _metas(self, found: Found, rows: int) -> list[_Meta]:
         """What the metadata of each row says."""
@@ -193,11 +219,11 @@ class _Columns:
 
     def _decode(self, packed: bytes) -> _Meta:
         if not packed:
-            return _Meta(None, None)
+            return _Meta(None, None, None)
         found = metadata.decode(packed)
         told = metadata.headers_of_row(found)
         headers = None if told is None else [(name, _header_value(value)) for name, value in told]
-        return _Meta(metadata.key_of_row(found, self._name), headers)
+        return _Meta(metadata.key_of_row(found, self._name), headers, _time_of(found.properties))
 
     def _headers(self, kind: pa.DataType, found: Found, rows: int) -> pa.Array:
         if not found.metas:

@@ -49,8 +49,6 @@ Untaken = list[tuple[int, int, int]]
 NO_SERVER = -1
 #: ids of queues, and of topics
 Only = tuple[frozenset[int], frozenset[int]]
-#: key, headers and properties of a message
-METADATA_BYTES_MAX = (1 << 16) - 1
 #: of a message for an exchange or a queue
 _PUBLISH = Publish()
 
@@ -236,13 +234,13 @@ class _Publication:
         sizes = np.diff(np.frombuffer(self._values[0], np.int32, self._rows.count + 1)).astype(np.int64)
         if self._metas is not None:
             metas = np.diff(np.frombuffer(self._metas[0], np.int32)).astype(np.int64)
-            sizes = np.where(metas > METADATA_BYTES_MAX, np.int64(1) << 62, sizes + metas)
+            sizes = np.where(metas > metadata.META_BYTES_MAX, np.int64(1) << 62, sizes + metas)
         most = self._client.attachment().superblock.get("message_bytes_max")
         if len(wrong := np.flatnonzero(sizes > most)):
             row = int(wrong[0])
             raise MessageTooLarge(
                 f"row {self._rows.number(row)}: a message is larger than {most} bytes with its headers (setting "
-                f"message_bytes_max), or its key and headers are larger than {METADATA_BYTES_MAX}"
+                f"message_bytes_max), or its key and headers are larger than {metadata.META_BYTES_MAX}"
             )
 
     def send(self, durability: Durability | None, timeout: float | None, mandatory: bool) -> Confirm:

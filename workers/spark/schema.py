@@ -99,12 +99,14 @@ def arrow_schema(schema: StructType, find: Callable[[str], Column] = column_of) 
 
 
 #: those that the engine has
-_ENGINES = frozenset({"key", "value", "offset", "msg_id", "headers", "delivery_count"})
+_ENGINES = {name: name for name in ("key", "value", "offset", "msg_id", "headers", "timestamp", "delivery_count")}
+#: when the message was made, as its publisher says: the only time that a queue can tell
+_ENGINES["born_timestamp"] = "timestamp"
 
 
 def columns_of(wanted: pa.Schema) -> list[str]:
     """The columns that the engine is asked for (faces/arrow.py), for batches of that schema; `offset` always."""
-    return sorted({name.lower() for name in wanted.names} & _ENGINES | {"offset"})
+    return sorted({_ENGINES[name] for name in map(str.lower, wanted.names) if name in _ENGINES} | {"offset"})
 
 
 def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str, again_below: int = 0) -> pa.RecordBatch:
@@ -117,7 +119,7 @@ def to_spark_batch(batch: pa.RecordBatch, wanted: pa.Schema, topic: str, again_b
     there = set(batch.schema.names)
     arrays = []
     for field in wanted:
-        name = field.name.lower()
+        name = _ENGINES.get(field.name.lower(), field.name.lower())
         if name == "topic":
             array = repeated(topic, field.type, rows)
         elif name == "partition":
