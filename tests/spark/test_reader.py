@@ -89,6 +89,14 @@ class NoOwner:
         assert "orders" in what
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _here() -> Iterator[None]:
+    """There is no directory, which tasks would look at first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue_source, "check_here", lambda *_told: None)
+        yield
+
+
 @pytest.fixture
 def reader_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make readers of a given subscription; each stands for a new planner process."""

@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -459,7 +460,7 @@ def test_a_writer_looks_for_its_target(
 ) -> None:
     """Before anything runs: writers are made in the planner."""
     memory, newest = node.queue("in-memory", durable=False), node.topic("newest", compacted=True)
-    for kind in (sink.DirectWriter, sink.DirectStreamWriter):
+    for kind in (sink.DirectWriter, partial(sink.DirectStreamWriter, committing=False)):
         with pytest.raises(error, match=told):
             kind(at(**options), rows(value=StringType(), **columns), overwrite=False)
     sink.DirectWriter(at(topic="newest"), rows(value=StringType(), KEY=StringType()), overwrite=False)

@@ -559,7 +559,7 @@ def test_a_stream_is_there_once(spark: Any, node: warren.Node, topic: warren.Top
     # The newest batch is taken out of Spark's log, as if the driver had died behind the commit.
     newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     more(tmp_path, 3)
     streamed(spark, options, tmp_path)
     assert bodies(node, topic) == lines(400)
@@ -568,7 +568,7 @@ def test_a_stream_is_there_once(spark: Any, node: warren.Node, topic: warren.Top
     for kind in ("offsets", "commits"):
         newest = max((tmp_path / "checkpoint" / kind).glob("[0-9]*"), key=lambda path: int(path.name))
         newest.unlink()
-        newest.with_name(f".{newest.name}.crc").unlink()
+        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     with pytest.raises(StreamingQueryException, match="was planned anew: the checkpoint is older than the sink"):
         streamed(spark, options, tmp_path)
     assert bodies(node, topic) == lines(400)
