@@ -29,7 +29,7 @@ SAID = {
         "queue 'prices': the function that served the call raised KeyError: b'lead'\n"
     ),
     "tables.py": (
-        "tables: 5, rows: 5000, mean delay: 499.5\nbrowsed: 1000 rows, 9 columns; still in the queue: 1000\n"
+        "tables: 5, rows: 5000, mean delay: 499.5\nbrowsed: 1000 rows, 10 columns; still in the queue: 1000\n"
     ),
     "worker_pool.py": "squares: 200, different ones: 200, sum: 2646700\n",
 }
