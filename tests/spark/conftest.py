@@ -71,6 +71,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warren.Node]:
 
 
 @pytest.fixture
+def client(node: warren.Node) -> Iterator[warren.Node]:
+    """A client of the test's own, which takes along what readers keep open."""
+    with warren.attach(node.directory, name="test") as attached:
+        yield attached
+
+
+@pytest.fixture
 def queue(node: warren.Node) -> Iterator[warren.Queue]:
     """A new queue with a name of its own, deleted afterwards."""
     made = node.queue(f"q-{uuid.uuid4().hex[:8]}")

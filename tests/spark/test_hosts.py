@@ -43,13 +43,6 @@ def own_client() -> Iterator[None]:
 
 
 @pytest.fixture
-def client(node: warren.Node) -> Iterator[warren.Node]:
-    """A client of the test's own, which takes along what readers keep open."""
-    with warren.attach(node.directory, name="test") as attached:
-        yield attached
-
-
-@pytest.fixture
 def topic(client: warren.Node) -> Iterator[warren.Topic]:
     made = client.topic(f"h-{uuid.uuid4().hex[:8]}", queues=2)
     yield made

@@ -34,13 +34,6 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def client(node: warren.Node) -> Iterator[warren.Node]:
-    """A client of the test's own."""
-    with warren.attach(node.directory, name="test") as attached:
-        yield attached
-
-
-@pytest.fixture
 def topic(client: warren.Node) -> Iterator[warren.Topic]:
     """A new topic with messages in its only queue."""
     made = client.topic(f"t-{uuid.uuid4().hex[:8]}", queues=1)
