@@ -68,9 +68,7 @@ _SYNCED = _core.LEVEL_SYNCED
 
 def topic_of(catalog: Catalog, name: str) -> tuple[int, int]:
     """The id of a topic that takes transactions, and how many queues it has. Raises TopicNotFound, UsageError."""
-    found = catalog.topics.get(name)
-    if found is None:
-        raise TopicNotFound(f"there is no topic {shown(name)}: declare it first, with node.topic({name!r}, queues=…)")
+    found = catalog.topic(name)
     if found.compacted:
         raise UsageError(
             f"topic {name!r} is compacted, so nobody could tell after a crash which messages of a batch are in it: "
