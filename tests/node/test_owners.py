@@ -124,11 +124,15 @@ def parts(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, path.lstat()
 
 
+#: of files that lie ready, which are made in the background
+REGISTER = "files"
+
+
 def tree(directory: Path) -> dict[str, tuple[int, int, int, bytes]]:
     """Who has what in a directory, and what stands in it, but for what a node that runs writes by itself."""
     found = {}
     for path, seen in parts(directory):
-        if path.suffix not in (".log", ".jnl", ".rdq", ".new"):
+        if path.suffix not in (".log", ".jnl", ".rdq", ".new") and path.name != REGISTER:
             content = path.read_bytes() if stat.S_ISREG(seen.st_mode) else b""
             found[str(path)] = (seen.st_uid, seen.st_gid, stat.S_IMODE(seen.st_mode), content)
     return found
