@@ -323,7 +323,7 @@ def _packed(properties: dict[str, str]) -> bytes:
             if len(name.encode()) + len(value.encode()) + 2 <= PROPERTIES_BYTES_MAX:
                 raise UsageError(
                     f"header {shown(name)}: its name must not be empty, and neither name nor value may have the "
-                    "characters \x00, \x01 and \x02, which separate properties in the log"
+                    "characters \\x00, \\x01 and \\x02, which separate properties in the log"
                 ) from None
     raise MessageTooLarge(
         f"the headers of a message of a topic have {PROPERTIES_BYTES_MAX} bytes at most, with that of its "
