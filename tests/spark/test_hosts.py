@@ -24,6 +24,7 @@ from warren.workers.spark.client import close_clients
 from warren.workers.spark.data_source import WarrenDataSource
 
 from support.snippets import ROOT, snippets
+from support.spark_reads import read
 from support.waiting import wait_until
 from support.written_directory import RECORDS, TOPIC, body_of
 
@@ -62,16 +63,6 @@ def batch_of(**options: str) -> Any:
 def stream_of(**options: str) -> Any:
     made = source(**options)
     return made.streamReader(made.schema())
-
-
-def read(reader: Any, parts: Any) -> list[dict[str, Any]]:
-    """All rows of these parts, each read by a copy, as in an executor."""
-    rows: list[dict[str, Any]] = []
-    for part in pickle.loads(pickle.dumps(parts)):
-        for found in pickle.loads(pickle.dumps(reader)).read(part):
-            found.validate(full=True)
-            rows += found.to_pylist()
-    return rows
 
 
 def values(rows: list[dict[str, Any]]) -> list[bytes]:

@@ -33,6 +33,7 @@ from warren.workers.spark.topic_schema import TOPIC_COLUMNS, topic_row_schema
 from warren.workers.spark.topic_source import TopicBatchReader, TopicPartition, TopicStreamReader
 
 from support.real_node import RealNode
+from support.spark_reads import read
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -83,16 +84,6 @@ def stream(topic: warren.Topic, **more: str) -> TopicStreamReader:
     reader = made.streamReader(made.schema())
     assert isinstance(reader, TopicStreamReader)
     return reader
-
-
-def read(reader: Any, parts: Sequence[InputPartition]) -> list[dict[str, Any]]:
-    """All rows of these parts, each read by a copy, as in an executor."""
-    rows: list[dict[str, Any]] = []
-    for part in pickle.loads(pickle.dumps(parts)):
-        for found in pickle.loads(pickle.dumps(reader)).read(part):
-            found.validate(full=True)
-            rows += found.to_pylist()
-    return rows
 
 
 def values(rows: list[dict[str, Any]]) -> list[int]:
