@@ -297,7 +297,7 @@ def test_wait_until_returns_what_came_true_and_says_what_did_not() -> None:
         wait_until(lambda: False, 0.01, what="the tide")
 
 
-ROOMS = ("process", "client", "servers", "node", "faces", "spark", "cli")
+ROOMS = ("process", "client", "servers", "node", "faces", "spark", "amqp", "celery", "cli")
 #: an import of each wrong direction, by the file that it stands in
 IMPORTS = {
     "warren/engine/a.py": "from warren.workers import a",
@@ -312,6 +312,11 @@ IMPORTS = {
     "warren/workers/faces/a.py": "import warren.workers.node.a",
     "warren/workers/faces/c.py": "import warren.workers.servers.a",
     "warren/workers/spark/a.py": "import warren.workers.cli.a",
+    "warren/workers/amqp/a.py": "import warren.workers.node.a",
+    "warren/workers/amqp/b.py": "import warren.workers.spark.a",
+    "warren/workers/celery/a.py": "import warren.workers.servers.a",
+    "warren/workers/celery/b.py": "import warren.workers.amqp.a",
+    "warren/engine/amqp/a.py": "import warren.engine.catalog.a",
     "warren/engine/kernel/a.py": "import warren.engine.catalog.a",
     "warren/engine/catalog/a.py": "import warren.engine.queues.a",
     "warren/engine/store/a.py": "import warren.engine.queues.a",
@@ -324,6 +329,7 @@ IMPORTS = {
 }
 #: what the contracts name
 ENGINE_ROOMS = (
+    "engine/amqp",
     "engine/kernel",
     "engine/catalog",
     "engine/store",
