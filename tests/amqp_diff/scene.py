@@ -1,0 +1,140 @@
+"""A case: a small script by one client, and the transcript of what that client sees.
+
+    @case
+    def deleting_a_missing_queue(s: Scene) -> None:
+        s.wire().channel().call("queue.delete", queue=s.name("no"))
+
+The transcript is a list of lines. What must differ between two servers, or between two runs, is replaced by rules that
+stand in `RULES`, and nowhere else.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from amqp_diff.wire import Wire, method
+
+#: pattern, and what stands for it; `#` is the number of the different text that it found in this transcript, from 1
+RULES = (
+    (re.compile(r"amq\.gen-[\w-]{22}"), "amq.gen-#"),
+    (re.compile(r"amq\.ctag-[\w-]{22}"), "amq.ctag-#"),
+    (re.compile(r"amq\.rabbitmq\.reply-to\.[\w+/=.-]+"), "amq.rabbitmq.reply-to.#"),
+    (re.compile(r'(?<="time": )\["T", \d{10}\]'), '["T", now]'),  # in x-death
+    (re.compile(r"amq_[0-9a-f]{32}"), "amq_#"),  # what aio-pika and pika call things themselves
+    (re.compile(r"ctag1\.[0-9a-f]{32}"), "ctag1.#"),
+    (re.compile(r"\bctag\d+\.[0-9a-f]{32}"), "ctag.#"),
+    (re.compile(r"\b[0-9a-f]{32}\b"), "hex-#"),  # message ids and tags that clients draw
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server listens, and what a test may do to it beside speaking AMQP."""
+
+    host: str
+    port: int
+    #: raises the alarm that stops publishers, or takes it back
+    alarm: Callable[[bool], None] | None = None
+
+    @property
+    def url(self) -> str:
+        """For clients that take one."""
+        return f"amqp://guest:guest@{self.host}:{self.port}/"
+
+
+class Missing(Exception):
+    """Something that a case needs is not on this machine."""
+
+
+class Scene:
+    """One run of a case against one server."""
+
+    def __init__(self, name: str, server: Server) -> None:
+        self.case, self.server = name, server
+        self.lines: list[str] = []
+        self.names: list[str] = []
+        self._wires: list[Wire] = []
+        self._lock = threading.Lock()
+
+    def name(self, word: str = "q") -> str:
+        """A name of this case's own for a queue or an exchange, which is deleted afterwards."""
+        name = f"{self.case}.{word}"
+        if name not in self.names:
+            self.names.append(name)
+        return name
+
+    def say(self, line: str) -> None:
+        """Add to the transcript; from any thread."""
+        with self._lock:
+            self.lines.append(line)
+
+    def connect(self) -> Wire:
+        """A socket that has said nothing yet; `a`, `b`, … in the transcript."""
+        wire = Wire("abcdefghij"[len(self._wires)], self.say, self.server.host, self.server.port)
+        self._wires.append(wire)
+        return wire
+
+    def wire(self, **options: Any) -> Wire:
+        """An open connection by raw frames."""
+        wire = self.connect()
+        wire.opened(**options)
+        return wire
+
+    def ended(self) -> None:
+        """Close what is open, and delete what was declared."""
+        for wire in self._wires:
+            if not wire.over:
+                wire.close()
+            else:
+                wire.shut()
+        if not self.names:
+            return
+        admin = Wire("", lambda line: None, self.server.host, self.server.port)
+        admin.opened()
+        for number, name in enumerate(self.names, 1):
+            for kind in ("queue", "exchange"):
+                lane = number * 2 + (kind == "queue")
+                admin.raw(method(lane, "channel.open", {}) + method(lane, f"{kind}.delete", {kind: name}))
+                # refused only where a case left an exclusive queue behind, which ends with its connection
+                admin.wait(lane, [f"{kind}.delete-ok", "channel.close"])
+        admin.close()
+
+
+Case = Callable[[Scene], None]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    """Add a case, under the name of its function and of its module: `raw_queues.delete_missing`."""
+    name = f"{function.__module__.removeprefix('amqp_diff.cases_')}.{function.__name__}"
+    assert name not in CASES, name
+    CASES[name] = function
+    return function
+
+
+def normalised(lines: list[str], prefix: str) -> list[str]:
+    """The lines with `RULES` applied, and without the case's own name before those that it gives."""
+    lines = [line.replace(prefix, "") for line in lines]
+    seen: dict[str, dict[str, str]] = {}
+
+    def stand_in(stands: str, text: str) -> str:
+        if "#" not in stands:
+            return stands
+        found = seen.setdefault(stands, {})
+        return found.setdefault(text, stands.replace("#", str(len(found) + 1)))
+
+    for pattern, stands in RULES:
+        lines = [pattern.sub(lambda match, stands=stands: stand_in(stands, match[0]), line) for line in lines]  # type: ignore[misc]
+    return lines
+
+
+def run(name: str, server: Server) -> list[str]:
+    """Run a case, and return its transcript."""
+    scene = Scene(name.rpartition(".")[2], server)
+    try:
+        CASES[name](scene)
+    finally:
+        scene.ended()
+    return normalised(scene.lines, f"{scene.case}.")
