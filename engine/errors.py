@@ -7,6 +7,7 @@ Error
 │   ├── DeclarationMismatch        exists with other properties
 │   ├── HalfFinished               a half message that was committed is rolled back, or the other way round
 │   ├── HalfNotFound               a half message that is not there; what became of it is not kept
+│   ├── PreconditionFailed         a queue or exchange is not as the call wants it (if_unused, if_empty)
 │   ├── ResourceLocked             an exclusive queue of another client
 │   ├── InvalidName
 │   └── MessageTooLarge
@@ -71,6 +72,10 @@ class TopicNotFound(UsageError):
 
 class DeclarationMismatch(UsageError):
     """A queue, exchange or topic of that name exists with other properties."""
+
+
+class PreconditionFailed(UsageError):
+    """A queue or exchange is not as the call wants it: it is used (`if_unused`), or not empty (`if_empty`)."""
 
 
 class ResourceLocked(UsageError):

@@ -1,15 +1,15 @@
 """What is declared in a node: queues, exchanges, bindings, topics. One writer, the supervisor.
 
 On disk it is `catalog.json` and, while a node runs and after it was killed, a log of the changes since
-(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is 4 when
-topics are bound to exchanges, else 3 when it has topics, else 2 when it has a log, whose stamp it names, and 1 when it
-stands for itself. `version` rises with every change and goes to `superblock.catalog_version` when the change is on
-disk, so a reader that sees a version finds that catalog.
+(engine/catalog/log.py). The file is `{"crc32": …, "catalog": {…}}`, replaced as a whole; its format version is the
+oldest that has room for what it says (`_format_version`). `version` rises with every change and goes to
+`superblock.catalog_version` when the change is on disk, so a reader that sees a version finds that catalog.
 
 Invariants
   A queue id is never used again (`next_queue_id` only rises), because journals of the past name it. Topics draw theirs
   from the same numbers: records of the past name them.
-  A binding's exchange and queue (topic) exist. It is as durable as the less durable of them.
+  A binding's exchange and queue (topic, exchange) exist. It is as durable as the less durable of them.
+  An auto_delete exchange goes in the change that takes away the last thing that was bound to it.
   A queue stays with its worker while a node runs. A subscription lives with the worker of its queue.
   A queue that moved to another worker has another id there: for the old worker it is one that was deleted.
   A queue with a dead_letter_exchange has a companion, a hidden queue of the same worker and durability that holds its
@@ -22,7 +22,6 @@ Invariants
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -32,8 +31,19 @@ import msgspec
 
 from warren.engine.catalog import group_topics, topics
 from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.exchanges import (
+    DEFAULT_EXCHANGES,
+    EXCHANGE_TYPES,
+    NEWER_EXCHANGES,
+    RESERVED_PREFIX,
+    ExchangeBinding,
+    ExchangeDeclaration,
+    checked_opaque,
+    compared,
+    conditions_of,
+    described,
+)
 from warren.engine.catalog.group_topics import Kind
-from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.names import (
     check_name,
     check_routing_key,
@@ -50,6 +60,7 @@ from warren.engine.errors import (
     ExchangeNotFound,
     FormatVersionError,
     LimitError,
+    PreconditionFailed,
     QueueNotFound,
     ResourceLocked,
     TopicNotFound,
@@ -59,6 +70,7 @@ from warren.engine.kernel import atomic_file
 from warren.engine.kernel.formats import (
     CATALOG_VERSION,
     CATALOG_VERSION_ALONE,
+    CATALOG_VERSION_BOUND,
     CATALOG_VERSION_LOGGED,
     CATALOG_VERSION_TOPICS,
 )
@@ -69,14 +81,12 @@ from warren.engine.saying import (
     DECLARE_QUEUE,
     DECLARE_TOPIC,
     NOTHING_DELETED,
+    counted,
     in_a_program,
     shown,
 )
 
 FILE_NAME = "catalog.json"
-EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
-X_MATCH = ("all", "any", "all-with-x", "any-with-x")
-RESERVED_PREFIX = "amq."
 #: queues of one worker, the hidden ones too: rows of its statistics region
 QUEUES_PER_WORKER_MAX = PROTOCOL["QUEUES_PER_WORKER_MAX"]
 _NONE: Mapping[Any, Any] = {}
@@ -88,7 +98,7 @@ _NONE: Mapping[Any, Any] = {}
 class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One queue. `subscription_of`, `dead_letters_of`: id of the queue whose claims or dead letters it holds, 0 for a
     queue of its own. `owner`: client epoch of the client that an exclusive queue belongs to, else 0. `first_id`: its id
-    before it moved for the first time, 0: it never did.
+    before it moved for the first time, 0: it never did. `origin`: what the client of another protocol declared it with.
     """
 
     id: int
@@ -101,6 +111,7 @@ class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     dead_letters_of: int = 0
     owner: int = 0
     first_id: int = 0
+    origin: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def lasting_id(self) -> int:
@@ -123,21 +134,11 @@ class QueueDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return not self.hidden and bool(self.owner or "auto_delete" in self.arguments or "expires" in self.arguments)
 
 
-class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One exchange; `type` is direct, fanout, topic or headers. `alternate`: the exchange that gets what no binding of
-    this one matches, None: it is dropped.
-    """
-
-    name: str
-    type: str
-    durable: bool
-    alternate: str | None = None
-
-
 class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """Messages of an exchange whose routing key (headers exchange: whose headers) match go to the queue.
 
     `conditions`: the arguments as JSON with sorted keys, '' for none, so that a binding can be compared and hashed.
+    Those of a headers exchange are compared with the headers of a message, and have `x-match`.
     """
 
     exchange: str
@@ -147,24 +148,14 @@ class Binding(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tru
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What a headers exchange compares with the headers of a message, and `x-match`."""
+        """The arguments that it was bound with."""
         found: dict[str, Any] = msgspec.json.decode(self.conditions) if self.conditions else {}
         return found
 
 
-#: exchanges that are always there; "" routes to the queue that is named by the routing key
-DEFAULT_EXCHANGES = (
-    ExchangeDeclaration("", "direct", True),
-    ExchangeDeclaration("amq.direct", "direct", True),
-    ExchangeDeclaration("amq.fanout", "fanout", True),
-    ExchangeDeclaration("amq.headers", "headers", True),
-    ExchangeDeclaration("amq.topic", "topic", True),
-)
-
-
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """One thing that came, or went (`gone`): exactly one of a queue, an exchange, a binding, a topic, and a binding of
-    a topic.
+    """One thing that came, or went (`gone`): exactly one of a queue, an exchange, a binding, a topic, a binding of a
+    topic, and a binding of an exchange to another.
     """
 
     queue: QueueDeclaration | None = None
@@ -172,6 +163,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     binding: Binding | None = None
     topic: TopicDeclaration | None = None
     topic_binding: TopicBinding | None = None
+    exchange_binding: ExchangeBinding | None = None
     gone: bool = False
 
 
@@ -194,6 +186,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     log: int | msgspec.UnsetType = msgspec.UNSET
     topics: list[TopicDeclaration] | msgspec.UnsetType = msgspec.UNSET
     topic_bindings: list[TopicBinding] | msgspec.UnsetType = msgspec.UNSET
+    exchange_bindings: list[ExchangeBinding] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -234,6 +227,9 @@ class Catalog:
         self._of_exchange: dict[str, set[Binding]] = {}
         self._of_topic: dict[str, set[TopicBinding]] = {}
         self._topics_of_exchange: dict[str, set[TopicBinding]] = {}
+        self.exchange_bindings: set[ExchangeBinding] = set()
+        self._to_exchange: dict[str, set[ExchangeBinding]] = {}
+        self._onward: dict[str, set[ExchangeBinding]] = {}  # by the exchange that they lead from
         self._before = self.state
         self._retold: dict[int, TopicDeclaration] = {}  # by number of a step: what the topic was before
 
@@ -301,6 +297,10 @@ class Catalog:
             if bound.topic not in catalog.topics or bound.exchange not in catalog.exchanges:
                 raise CorruptRecord(path, 0, "bindings of topics and exchanges that are there", str(bound))
             catalog._put_topic_binding(bound)
+        for onward in body.exchange_bindings or []:
+            if not {onward.exchange, onward.destination} <= catalog.exchanges.keys():
+                raise CorruptRecord(path, 0, "bindings of exchanges that are there", str(onward))
+            catalog._put_exchange_binding(onward)
         ids = catalog.by_id.keys() | catalog.topics_by_id.keys()
         if (
             len(ids) != len(body.queues) + len(declared)
@@ -326,17 +326,34 @@ class Catalog:
             self.log or msgspec.UNSET,
             sorted(self.topics.values(), key=lambda item: item.id) or msgspec.UNSET,
             sorted(self.topic_bindings) or msgspec.UNSET,
+            sorted(self.exchange_bindings) or msgspec.UNSET,
         )
         raw = msgspec.json.encode(body)
         return b'{"crc32":%d,"catalog":%s}\n' % (zlib.crc32(raw), raw)
 
     def _format_version(self) -> int:
         """The oldest that has room for all of it: what has no use for a newer one, an older Warren reads."""
-        if self.topic_bindings:
+        if self.exchange_bindings or self._says_more():
             return CATALOG_VERSION
+        if self.topic_bindings:
+            return CATALOG_VERSION_BOUND
         if self.topics:
             return CATALOG_VERSION_TOPICS
         return CATALOG_VERSION_LOGGED if self.log else CATALOG_VERSION_ALONE
+
+    def _says_more(self) -> bool:
+        """Whether something is declared that format versions before 5 have no room for, or other rules for."""
+        bound: Iterable[Binding | TopicBinding] = (*self.bindings, *self.topic_bindings)
+        return (
+            any(not item.plain for name, item in self.exchanges.items() if name not in NEWER_EXCHANGES)
+            or any(item.origin for item in self.queues.values())
+            or any(item.by_name or item.origin for item in self.topics.values())
+            or any(
+                item.exchange in NEWER_EXCHANGES
+                or (item.conditions and self.exchanges[item.exchange].type != "headers")
+                for item in bound
+            )
+        )
 
     def save(self, directory: Path | str) -> None:
         """Make it the durable catalog of a directory whose node does not run: one file, no log. Raises DiskFull,
@@ -363,6 +380,9 @@ class Catalog:
         other.topic_bindings = set(self.topic_bindings)
         other._of_topic = {name: set(items) for name, items in self._of_topic.items()}
         other._topics_of_exchange = {name: set(items) for name, items in self._topics_of_exchange.items()}
+        other.exchange_bindings = set(self.exchange_bindings)
+        other._to_exchange = {name: set(items) for name, items in self._to_exchange.items()}
+        other._onward = {name: set(items) for name, items in self._onward.items()}
         return other
 
     # -- following ----------------------------------------------------------------------------------------------
@@ -432,6 +452,13 @@ class Catalog:
                 raise ValueError(f"there is no topic or exchange of {step.topic_binding}")
             else:
                 self._put_topic_binding(step.topic_binding)
+        elif step.exchange_binding is not None:
+            if gone:
+                self._cut_exchange_binding(step.exchange_binding)
+            elif not {step.exchange_binding.exchange, step.exchange_binding.destination} <= self.exchanges.keys():
+                raise ValueError(f"there are no exchanges of {step.exchange_binding}")
+            else:
+                self._put_exchange_binding(step.exchange_binding)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -492,17 +519,19 @@ class Catalog:
         arguments: dict[str, Any] | None = None,
         as_it_is: bool = False,
         client: int = 0,
+        origin: Mapping[str, Any] | None = None,
     ) -> QueueDeclaration:
         """Declare a queue, or find the same one (`as_it_is`: or one of that name, however it was declared). A new one
         gets a worker by its name (placement.py).
 
         `client`: epoch of the client that declares, which becomes the owner of an exclusive queue; `without`: workers
-        that get no new queue as long as there are others.
+        that get no new queue as long as there are others. `origin`: kept with a new one, and compared with nothing.
         Raises InvalidName, DeclarationMismatch, UsageError (unknown or wrong argument), ResourceLocked, LimitError.
         """
         check_name(name)
         policy = QueueArguments.of(name, arguments or {})
         given = policy.given()
+        said = checked_opaque(f"queue {name!r}: what origin names", origin)
         found = self.queues.get(name)
         if found is not None:
             self.check_owner(found, client)
@@ -518,7 +547,7 @@ class Catalog:
             )
         worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
         owner = client if policy.exclusive else 0
-        made = self._add_queue(name, durable, worker, arguments=given, owner=owner)
+        made = self._add_queue(name, durable, worker, arguments=given, owner=owner, origin=said)
         if policy.dead_letters:
             self._add_queue(dead_letters_name(name), durable, worker, hidden=True, dead_letters_of=made.id, owner=owner)
         return made
@@ -595,11 +624,21 @@ class Catalog:
         self.version += 1
 
     def declare_exchange(
-        self, name: str, *, type: str = "direct", durable: bool = True, alternate: str | None = None
+        self,
+        name: str,
+        *,
+        type: str = "direct",
+        durable: bool = True,
+        alternate: str | None = None,
+        internal: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> ExchangeDeclaration:
         """Declare an exchange, or find the same one. `alternate`: where what it cannot route goes; it need not exist.
+        The rest: engine/catalog/exchanges.py.
 
-        Raises InvalidName, UsageError (type), DeclarationMismatch.
+        Raises InvalidName, UsageError (type, arguments), DeclarationMismatch.
         """
         found = self.exchanges.get(name)
         if found is None or found.name:
@@ -609,12 +648,14 @@ class Catalog:
             raise UsageError(f"exchange {name!r}: there is no type {shown(type)}; choose one of {types}")
         if alternate is not None:
             check_name(alternate, "exchange")
-        declaration = ExchangeDeclaration(name, type, durable, alternate)
+        given = checked_opaque(f"exchange {name!r}: arguments", arguments)
+        said = checked_opaque(f"exchange {name!r}: what origin names", origin)
+        declaration = ExchangeDeclaration(name, type, durable, alternate, internal, auto_delete, given, said)
         if found is not None:
-            if found != declaration:
+            if compared(found) != compared(declaration):
                 raise DeclarationMismatch(
-                    f"exchange {name!r} exists as {_describe_exchange(found)}, not as "
-                    f"{_describe_exchange(declaration)}: use it as it is, or delete it first"
+                    f"exchange {name!r} exists as {described(found)}, not as "
+                    f"{described(declaration)}: use it as it is, or delete it first"
                 )
             return found
         if name.startswith(RESERVED_PREFIX):
@@ -625,15 +666,31 @@ class Catalog:
         self.version += 1
         return declaration
 
-    def delete_exchange(self, name: str) -> ExchangeDeclaration:
-        """Delete an exchange and its bindings. Raises ExchangeNotFound, UsageError (a default one)."""
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> ExchangeDeclaration:
+        """Delete an exchange and its bindings; with `if_unused` only one to which nothing is bound. Raises
+        ExchangeNotFound, UsageError (a default one), PreconditionFailed.
+        """
         found = self.exchange(name, f"{NOTHING_DELETED}; `warren exchange list` lists those that exist")
         if not name or name.startswith(RESERVED_PREFIX):
             raise UsageError(f"exchange {name!r} is built in and cannot be deleted")
-        self._unbind_exchange(name)
-        self._cut_exchange(found)
+        if if_unused and self.is_bound(name):
+            raise PreconditionFailed(
+                f"exchange {name!r} is in use: {self._bound_to(name)} bound to it: unbind first, or delete it without "
+                "if_unused"
+            )
+        self._remove_exchange(found)
         self.version += 1
         return found
+
+    def is_bound(self, exchange: str) -> bool:
+        """Whether a queue, a topic or another exchange is bound to an exchange, and so gets something from it."""
+        return any(exchange in index for index in (self._of_exchange, self._topics_of_exchange, self._onward))
+
+    def _bound_to(self, exchange: str) -> str:
+        kinds = ((self._of_exchange, "queues"), (self._topics_of_exchange, "topics"), (self._onward, "exchanges"))
+        counts = ((len(index.get(exchange, ())), what) for index, what in kinds)
+        said = [counted(count, f"binding of {what}", f"bindings of {what}") for count, what in counts if count]
+        return ", ".join(said)
 
     def bind(
         self,
@@ -668,8 +725,42 @@ class Catalog:
         if binding not in self.bindings:
             return False
         self._cut_binding(binding)
+        self._unbound([binding.exchange])
         self.version += 1
         return True
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> ExchangeBinding:
+        """Send what is published to an exchange `source` and matches to another one, too; or find the same binding.
+
+        Raises ExchangeNotFound, UsageError (the default exchange; arguments).
+        """
+        binding = self._exchange_binding(destination, source, routing_key, arguments)
+        if binding not in self.exchange_bindings:
+            self._put_exchange_binding(binding)
+            self.version += 1
+        return binding
+
+    def unbind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Remove a binding of an exchange to another; False when there was none. Raises what `bind_exchange` raises."""
+        binding = self._exchange_binding(destination, source, routing_key, arguments)
+        if binding not in self.exchange_bindings:
+            return False
+        self._cut_exchange_binding(binding)
+        self._unbound([source])
+        self.version += 1
+        return True
+
+    def _exchange_binding(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any] | None
+    ) -> ExchangeBinding:
+        self.exchange(destination)
+        if not destination:
+            raise UsageError("the default exchange '' reaches every queue by its name, and is bound to no exchange")
+        return ExchangeBinding(source, destination, routing_key, self._bindable(source, routing_key, arguments))
 
     def declare_topic(
         self,
@@ -679,10 +770,13 @@ class Catalog:
         retention_s: float | None = None,
         retention_bytes: int | None = None,
         compacted: bool | None = None,
+        by_name: bool | None = None,
         as_it_is: bool = False,
+        origin: Mapping[str, Any] | None = None,
     ) -> TopicDeclaration:
         """Declare a topic, or find the same one (`as_it_is`: the one of that name, however it was declared). `queues`
-        None: 4, or as many as it has; retention None: none, or what it has; compacted None: not, or as it is.
+        None: 4, or as many as it has; retention None: none, or what it has; compacted, by_name None: not, or as it is.
+        `origin`: kept with a new one, and compared with nothing.
 
         Raises InvalidName, UsageError (a number out of bounds), DeclarationMismatch, LimitError.
         """
@@ -694,9 +788,13 @@ class Catalog:
             retention_s = found.retention_s if retention_s is None else retention_s
             retention_bytes = found.retention_bytes if retention_bytes is None else retention_bytes
             compacted = found.compacted if compacted is None else compacted
-        compacted = False if compacted is None else compacted
-        wanted = topics.checked(id, name, has if queues is None else queues, retention_s, retention_bytes, compacted)
+            by_name = bool(found.by_name) if by_name is None else by_name
+        compacted, by_name = False if compacted is None else compacted, False if by_name is None else by_name
+        count = has if queues is None else queues
+        wanted = topics.checked(id, name, count, retention_s, retention_bytes, compacted, by_name)
+        said = checked_opaque(f"topic {name!r}: what origin names", origin)
         if found is not None:
+            wanted = msgspec.structs.replace(wanted, origin=found.origin)
             if found != wanted:
                 only = topics.is_retold(found, wanted) and not found.compacted
                 advice = "topic.set(), or `warren topic set`, changes its retention" if only else AS_IT_IS
@@ -705,7 +803,7 @@ class Catalog:
                 )
             return found
         topics.check_compacted(wanted)
-        return self._add_topic(wanted)
+        return self._add_topic(msgspec.structs.replace(wanted, origin=said or msgspec.UNSET))
 
     def _add_topic(self, wanted: TopicDeclaration) -> TopicDeclaration:
         if self.topic_rows + wanted.queues > TOPIC_ROWS_MAX:
@@ -764,9 +862,11 @@ class Catalog:
         found = self.topic(name, f"{NOTHING_DELETED}; node.topics() lists those that exist")
         for of in self._group_topics(name):
             self.delete_topic(of.name)
-        for binding in sorted(self._of_topic.get(name, ())):
+        bound = self.bindings_of_topic(name)
+        for binding in bound:
             self._cut_topic_binding(binding)
         self._cut_topic(found)
+        self._unbound(binding.exchange for binding in bound)
         self.version += 1
         return found
 
@@ -815,6 +915,7 @@ class Catalog:
         if found is None:
             return False
         self._cut_topic_binding(found)
+        self._unbound([exchange])
         self.version += 1
         return True
 
@@ -831,12 +932,10 @@ class Catalog:
         if not queues and not exchanges:
             return []
         for item in exchanges:
-            self._unbind_exchange(item.name)
-            self._cut_exchange(item)
+            if item.name in self.exchanges:  # it may have gone with the last of those before
+                self._remove_exchange(item)
         for queue in queues:
-            for binding in sorted(self._of_queue.get(queue.name, ())):
-                self._cut_binding(binding)
-            self._cut_queue(queue)
+            self._remove_queue(queue)
         self.version += 1
         return queues
 
@@ -853,6 +952,7 @@ class Catalog:
         subscription_of: int = 0,
         dead_letters_of: int = 0,
         owner: int = 0,
+        origin: dict[str, Any] | None = None,
     ) -> QueueDeclaration:
         declaration = QueueDeclaration(
             self._take_id(),
@@ -864,6 +964,7 @@ class Catalog:
             subscription_of,
             dead_letters_of,
             owner,
+            origin=origin or msgspec.UNSET,
         )
         self._put_queue(declaration)
         self.version += 1
@@ -890,10 +991,26 @@ class Catalog:
         return queue
 
     def _remove_queue(self, queue: QueueDeclaration) -> None:
-        for binding in sorted(self._of_queue.get(queue.name, ())):
+        bound = sorted(self._of_queue.get(queue.name, ()))
+        for binding in bound:
             self._cut_binding(binding)
         self._cut_queue(queue)
+        self._unbound(binding.exchange for binding in bound)
         self.version += 1
+
+    def _remove_exchange(self, exchange: ExchangeDeclaration) -> None:
+        name = exchange.name
+        sources = {binding.exchange for binding in self._to_exchange.get(name, ())} - {name}
+        self._unbind_exchange(name)
+        self._cut_exchange(exchange)
+        self._unbound(sources)
+
+    def _unbound(self, exchanges: Iterable[str]) -> None:
+        """Something that was bound to these is not any more: those that are deleted with the last of it go."""
+        for name in sorted(set(exchanges)):
+            found = self.exchanges.get(name)
+            if found is not None and found.auto_delete and not self.is_bound(name):
+                self._remove_exchange(found)
 
     # Each thing comes and goes here alone, so that what is looked up by it is always true.
 
@@ -947,6 +1064,24 @@ class Catalog:
             self._cut_binding(binding)
         for bound in sorted(self._topics_of_exchange.get(name, ())):
             self._cut_topic_binding(bound)
+        for onward in sorted(self._onward.get(name, set()) | self._to_exchange.get(name, set())):
+            self._cut_exchange_binding(onward)
+
+    def _put_exchange_binding(self, binding: ExchangeBinding) -> None:
+        self.exchange_bindings.add(binding)
+        self._onward.setdefault(binding.exchange, set()).add(binding)
+        self._to_exchange.setdefault(binding.destination, set()).add(binding)
+        if self.steps is not None:
+            self.steps.append(Step(exchange_binding=binding))
+
+    def _cut_exchange_binding(self, binding: ExchangeBinding) -> None:
+        self.exchange_bindings.remove(binding)
+        for index, key in ((self._onward, binding.exchange), (self._to_exchange, binding.destination)):
+            index[key].remove(binding)
+            if not index[key]:
+                del index[key]
+        if self.steps is not None:
+            self.steps.append(Step(exchange_binding=binding, gone=True))
 
     def _put_topic_binding(self, binding: TopicBinding) -> None:
         self.topic_bindings.add(binding)
@@ -1013,56 +1148,19 @@ class Catalog:
         bound = self._of_topic.get(wanted.topic, ())
         return next((item for item in bound if item.place == wanted.place), None)
 
-    def _bindable(self, exchange: str, routing_key: str, arguments: dict[str, Any] | None) -> str:
+    def _bindable(self, exchange: str, routing_key: str, arguments: Mapping[str, Any] | None) -> str:
         """The conditions of a binding to an exchange. Raises ExchangeNotFound, UsageError."""
         found = self.exchange(exchange)
         check_routing_key(routing_key)
         if not exchange:
             raise UsageError("the default exchange '' reaches every queue by its name, and takes no bindings")
-        if arguments and found.type != "headers":
-            raise UsageError(f"exchange {exchange!r} is {found.type}: only a headers exchange takes binding arguments")
-        return _conditions(arguments or {})
+        return conditions_of(found.type, arguments)
 
 
 def _cut(index: dict[int, dict[int, QueueDeclaration]], key: int, id: int) -> None:
     del index[key][id]
     if not index[key]:
         del index[key]
-
-
-def checked_conditions(arguments: object) -> dict[str, Any]:
-    """Binding arguments, a copy; none for None. Raises UsageError for what cannot be compared with a header."""
-    if arguments is not None and not isinstance(arguments, Mapping):
-        raise UsageError(f"binding arguments must be a mapping, not {type(arguments).__name__}")
-    found: dict[str, Any] = {}
-    for key, value in (arguments or {}).items():
-        if not isinstance(key, str):
-            raise UsageError(f"binding arguments must have str names, not {shown(key)}")
-        if value is not None and not isinstance(value, (bool, int, float, str)):
-            raise UsageError(
-                f"binding argument {shown(key)} is of type {type(value).__name__}: "
-                "give None (any value), bool, int, float or str"
-            )
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-            raise UsageError(f"binding argument {shown(key)}: an int must lie from -2**63 to 2**64 - 1")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"binding argument {shown(key)} is {value}: give a finite number")
-        found[str.__str__(key)] = value if value is None or isinstance(value, bool) else plain(value)
-    match = found.get("x-match", "all")
-    if match not in X_MATCH:
-        raise UsageError(f"binding argument x-match={shown(match)}: choose one of {', '.join(X_MATCH)}")
-    return found
-
-
-def _conditions(arguments: dict[str, Any]) -> str:
-    """Binding arguments as canonical text. Raises UsageError for what cannot be compared with a header."""
-    if not arguments:
-        return ""
-    arguments = checked_conditions(arguments)
-    try:
-        return msgspec.json.encode(arguments, order="sorted").decode()
-    except (msgspec.MsgspecError, OverflowError, UnicodeError) as error:
-        raise UsageError(f"binding arguments cannot be stored: {error}") from error
 
 
 def _kept(durable: bool) -> str:
@@ -1079,8 +1177,3 @@ def _differences(found: QueueDeclaration, durable: bool, arguments: dict[str, An
         if has != wanted:
             said.append(f"{has}, not {wanted}")
     return "; ".join(said)
-
-
-def _describe_exchange(exchange: ExchangeDeclaration) -> str:
-    alternate = f" with alternate {exchange.alternate!r}" if exchange.alternate is not None else ""
-    return f"{exchange.type}, {_kept(exchange.durable)}{alternate}"

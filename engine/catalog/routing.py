@@ -8,7 +8,9 @@ catalog.
     headers  queues whose binding arguments match the headers, whatever the key; x-match says how:
              all (default), any: arguments whose names begin with "x-" do not count; all-with-x, any-with-x: they do.
              An argument matches a header of its name with the same type and value; None matches any value.
-    ''       the default exchange: the queue that is named by the routing key
+    ''       the default exchange: the queue that is named by the routing key, or else the topic that is reached by_name
+
+A binding may lead to another exchange: what matches goes on from there, as if it had been published there.
 
 Invariants
   A message goes to a queue, and to a topic, once, however many of its bindings match. Key and tag of a topic's record
@@ -16,24 +18,30 @@ Invariants
   A Router belongs to one catalog, and follows each of its changes: routes that a change concerns are forgotten, and
   only these, so nothing in its cache is ever stale.
   The cache is bounded: keys are chosen by publishers. Routes that depend on headers are worked out every time.
-  What an exchange cannot route goes to its alternate, as if it had been published there; each exchange is tried once.
+  What no binding of an exchange matches goes to its alternate, as if it had been published there, however it came to
+  this exchange. A binding to another exchange matches also when nothing is bound there. Each exchange is asked once, so
+  circles end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from warren.engine.catalog.catalog import Binding, Catalog, ExchangeDeclaration, QueueDeclaration, Step
+from warren.engine.catalog.catalog import Binding, Catalog, QueueDeclaration, Step
+from warren.engine.catalog.exchanges import ExchangeBinding, ExchangeDeclaration
 from warren.engine.catalog.topic_bindings import TopicBinding, TopicRoute
 
-#: where a binding leads: a queue, by its name, or the topic of a binding
-Destination = str | TopicBinding
+#: where a binding leads: a queue, by its name, or the topic or exchange of a binding
+Destination = str | TopicBinding | ExchangeBinding
+#: what a binding is, whatever it leads to
+AnyBinding = Binding | TopicBinding | ExchangeBinding
 
 #: answers kept; when there are more, all are forgotten
 CACHE_MAX = 65536
 _NONE: Mapping[str, Any] = {}
+_NOWHERE: Collection[Any] = ()
 
 
 class Routed(NamedTuple):
@@ -191,22 +199,28 @@ class Router:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._direct: dict[tuple[str, str], set[Destination]] = {}
+        self._direct: dict[tuple[str, str], dict[Destination, int]] = {}  # → queue → its bindings
         self._fanout: dict[str, dict[Destination, int]] = {}  # exchange → queue → its bindings
         self._topic: dict[str, TopicTree] = {}
-        self._headers: dict[str, dict[Binding | TopicBinding, HeadersMatch]] = {}
+        self._headers: dict[str, dict[AnyBinding, HeadersMatch]] = {}
         self._cache: dict[str, dict[str, Routed]] = {}
         self._cached_n = 0
-        self._alternate_of: dict[str, set[str]] = {}  # exchange → those whose alternate it is
+        self._leads: dict[str, dict[str, int]] = {}  # exchange → where its alternate and its bindings lead, how often
+        self._led_to: dict[str, dict[str, int]] = {}  # exchange → whose alternates and bindings lead there
         self._types: dict[str, str] = {}  # of each exchange after the steps so far, when the catalog is further on
         for exchange in catalog.exchanges.values():
             self._exchange(exchange, gone=False)
-        #: exchanges whose routes depend on headers, their own or those of an alternate
-        self.by_headers = {name for name in catalog.exchanges if self._asks_headers(name)}
         for binding in catalog.bindings:
             self._binding(binding, gone=False)
         for bound in catalog.topic_bindings:
             self._binding(bound, gone=False)
+        for onward in catalog.exchange_bindings:
+            self._binding(onward, gone=False)
+        #: exchanges whose routes depend on headers, their own or those of one that they lead to
+        self.by_headers: set[str] = set()
+        for exchange in catalog.exchanges.values():
+            if exchange.type == "headers":
+                self.by_headers |= self._leading_to(exchange.name) & catalog.exchanges.keys()
 
     @property
     def version(self) -> int:
@@ -221,13 +235,15 @@ class Router:
         for step in steps:
             if step.queue is not None:
                 stale.keys.add(("", step.queue.name))
+            elif step.topic is not None:
+                stale.keys.add(("", step.topic.name))
             elif step.exchange is not None:
                 self._exchange(step.exchange, step.gone)
                 stale.exchanges |= self._leading_to(step.exchange.name)
-            elif (binding := step.binding or step.topic_binding) is not None:
+            elif (binding := step.binding or step.topic_binding or step.exchange_binding) is not None:
                 self._binding(binding, step.gone)
                 leading = self._leading_to(binding.exchange)
-                if self._types[binding.exchange] == "direct":
+                if self._types[binding.exchange] == "direct" and step.exchange_binding is None:
                     stale.keys |= {(exchange, binding.routing_key) for exchange in leading}
                 else:
                     stale.exchanges |= leading
@@ -244,47 +260,36 @@ class Router:
         return stale
 
     def _leading_to(self, exchange: str) -> set[str]:
-        """The exchange, and all whose chain of alternates leads to it."""
-        found, waiting = {exchange}, [exchange]
-        while waiting:
-            for name in self._alternate_of.get(waiting.pop(), ()):
-                if name not in found:
-                    found.add(name)
-                    waiting.append(name)
-        return found
+        """The exchange, and all whose alternates and bindings lead to it."""
+        return _closure(self._led_to, exchange)
 
     def _exchange(self, exchange: ExchangeDeclaration, gone: bool) -> None:
         if gone:
             del self._types[exchange.name]
         else:
             self._types[exchange.name] = exchange.type
-        if exchange.alternate is None:
-            return
-        names = self._alternate_of.setdefault(exchange.alternate, set())
-        if not gone:
-            names.add(exchange.name)
-            return
-        names.discard(exchange.name)
-        if not names:
-            del self._alternate_of[exchange.alternate]
+        if exchange.alternate is not None:
+            self._lead(exchange.name, exchange.alternate, gone)
 
-    def _binding(self, binding: Binding | TopicBinding, gone: bool) -> None:
+    def _lead(self, source: str, destination: str, gone: bool) -> None:
+        """One exchange leads to another, by one more or one less binding or alternate."""
+        for index, key, value in ((self._leads, source, destination), (self._led_to, destination, source)):
+            _count(index.setdefault(key, {}), value, gone)
+            if not index[key]:
+                del index[key]
+
+    def _binding(self, binding: AnyBinding, gone: bool) -> None:
         exchange, queue = binding.exchange, _destination(binding)
         kind = self._types[exchange]
+        if isinstance(binding, ExchangeBinding):
+            self._lead(exchange, binding.destination, gone)
         if kind == "direct":
             key = (exchange, binding.routing_key)
-            names = self._direct.setdefault(key, set())
-            if not gone:
-                names.add(queue)
-                return
-            names.discard(queue)
-            if not names:
+            _count(self._direct.setdefault(key, {}), queue, gone)
+            if not self._direct[key]:
                 del self._direct[key]
         elif kind == "fanout":
-            counts = self._fanout.setdefault(exchange, {})
-            counts[queue] = counts.get(queue, 0) + (-1 if gone else 1)
-            if not counts[queue]:
-                del counts[queue]
+            _count(self._fanout.setdefault(exchange, {}), queue, gone)
         elif kind == "headers":
             matches = self._headers.setdefault(exchange, {})
             if gone:
@@ -314,51 +319,84 @@ class Router:
         return found
 
     def _routed(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Routed:
-        found: set[Destination] = set()
-        for tried in self._chain(exchange):
-            found = self._destinations(tried, routing_key, headers)
-            if found:
-                break
         catalog = self.catalog
-        names: Iterable[Destination] = found
-        topics: tuple[TopicRoute, ...] = ()
-        if catalog.topic_bindings:
-            bound: dict[str, TopicBinding] = {}
-            for item in sorted(item for item in found if isinstance(item, TopicBinding)):
-                bound.setdefault(item.topic, item)
-            routes = (TopicRoute(catalog.topics[item.topic], item.key, item.tag) for item in bound.values())
-            topics = tuple(sorted(routes, key=lambda item: item.topic.id))
-            names = (item for item in found if not isinstance(item, TopicBinding))
-        return Routed(tuple(sorted((catalog.queues[str(name)] for name in names), key=lambda item: item.id)), topics)
+        catalog.exchange(exchange)
+        names: set[str] = set()
+        bound: list[TopicBinding] = []
+        asked, waiting = {exchange}, [exchange]
+        while waiting:
+            here = waiting.pop()
+            found = self._destinations(here, routing_key, headers)
+            following: list[str] = []
+            for item in found:
+                if isinstance(item, str):
+                    names.add(item)
+                elif isinstance(item, TopicBinding):
+                    bound.append(item)
+                else:
+                    following.append(item.destination)
+            alternate = catalog.exchanges[here].alternate
+            if not found and alternate in catalog.exchanges:
+                following.append(alternate)
+            for name in following:
+                if name not in asked:
+                    asked.add(name)
+                    waiting.append(name)
+        return Routed(
+            tuple(sorted((catalog.queues[name] for name in names), key=lambda item: item.id)), self._topics(bound)
+        )
 
-    def _chain(self, exchange: str) -> list[str]:
-        """The exchange, its alternate, the alternate's alternate, …; those that are there, each once."""
-        self.catalog.exchange(exchange)
-        chain: list[str] = []
-        following: str | None = exchange
-        while following is not None and following not in chain and following in self.catalog.exchanges:
-            chain.append(following)
-            following = self.catalog.exchanges[following].alternate
-        return chain
+    def _topics(self, bound: list[TopicBinding]) -> tuple[TopicRoute, ...]:
+        """The topics of these bindings, each as its first one says."""
+        first: dict[str, TopicBinding] = {}
+        for item in sorted(bound):
+            first.setdefault(item.topic, item)
+        routes = (TopicRoute(self.catalog.topics[item.topic], item.key, item.tag) for item in first.values())
+        return tuple(sorted(routes, key=lambda item: item.topic.id))
 
     def _asks_headers(self, exchange: str) -> bool:
-        return any(self.catalog.exchanges[name].type == "headers" for name in self._chain(exchange))
+        return any(self._types.get(name) == "headers" for name in _closure(self._leads, exchange))
 
-    def _destinations(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> set[Destination]:
+    def _destinations(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Collection[Destination]:
         if not exchange:
-            named = self.catalog.queues.get(routing_key)
-            return set() if named is None or named.hidden else {routing_key}
-        kind = self.catalog.exchange(exchange).type
+            return self._named(routing_key)
+        kind = self.catalog.exchanges[exchange].type
         if kind == "direct":
-            return self._direct.get((exchange, routing_key), set())
+            return self._direct.get((exchange, routing_key), _NOWHERE)
         if kind == "fanout":
-            return set(self._fanout.get(exchange, ()))
+            return self._fanout.get(exchange, _NOWHERE)
         if kind == "headers":
             matches = self._headers.get(exchange, {}).items()
             return {_destination(item) for item, match in matches if match.matches(headers)}
         tree = self._topic.get(exchange)
         return tree.match(routing_key) if tree is not None else set()
 
+    def _named(self, routing_key: str) -> tuple[Destination, ...]:
+        """Where the default exchange leads."""
+        named = self.catalog.queues.get(routing_key)
+        if named is not None:
+            return () if named.hidden else (routing_key,)
+        topic = self.catalog.topics.get(routing_key)
+        return (TopicBinding("", topic.name, routing_key),) if topic is not None and topic.by_name else ()
 
-def _destination(binding: Binding | TopicBinding) -> Destination:
-    return binding if isinstance(binding, TopicBinding) else binding.queue
+
+def _destination(binding: AnyBinding) -> Destination:
+    return binding.queue if isinstance(binding, Binding) else binding
+
+
+def _closure(index: Mapping[str, Iterable[str]], start: str) -> set[str]:
+    """What can be reached from there, itself too."""
+    found, waiting = {start}, [start]
+    while waiting:
+        for name in index.get(waiting.pop(), ()):
+            if name not in found:
+                found.add(name)
+                waiting.append(name)
+    return found
+
+
+def _count(counts: dict[Any, int], key: Any, gone: bool) -> None:
+    """One more, or one less."""
+    counts[key] = counts.get(key, 0) + (-1 if gone else 1)
+    if not counts[key]:
+        del counts[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,8 @@ TOPIC_QUEUES = 4
 class TopicDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One topic. Its records name `id`: a topic that is deleted and declared again is another one. Retention: records
     that are older than `retention_s` seconds may go, and the oldest of more than `retention_bytes`; None: they stay.
-    `compacted`: of each key the newest record stays.
+    `compacted`: of each key the newest record stays. `by_name`: the default exchange appends to it what has its name as
+    routing key, if no queue has that name. `origin`: what the client of another protocol declared it with.
     """
 
     id: int
@@ -30,10 +32,18 @@ class TopicDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     retention_s: float | None = None
     retention_bytes: int | None = None
     compacted: bool = False
+    by_name: bool | msgspec.UnsetType = msgspec.UNSET  #: True, or not there
+    origin: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 def checked(
-    id: int, name: str, queues: int, retention_s: float | None, retention_bytes: int | None, compacted: bool
+    id: int,
+    name: str,
+    queues: int,
+    retention_s: float | None,
+    retention_bytes: int | None,
+    compacted: bool,
+    by_name: bool = False,
 ) -> TopicDeclaration:
     """A declaration of these numbers. Raises InvalidName, UsageError (which number is out of bounds)."""
     return TopicDeclaration(
@@ -42,6 +52,7 @@ def checked(
         _whole(name, "queues", queues, 1, TOPIC_QUEUES_MAX),
         *checked_retention(name, retention_s, retention_bytes),
         _flag(name, "compacted", compacted),
+        _flag(name, "by_name", by_name) or msgspec.UNSET,
     )
 
 
@@ -78,8 +89,14 @@ def is_retold(found: TopicDeclaration | None, told: TopicDeclaration) -> bool:
 
 def differences(found: TopicDeclaration, wanted: TopicDeclaration) -> str:
     """What a topic has and what was wanted, where they differ."""
-    pairs = ((name, getattr(found, name), getattr(wanted, name)) for name in found.__struct_fields__)
+    names = (name for name in found.__struct_fields__ if name != "origin")
+    pairs = ((name, _said(getattr(found, name)), _said(getattr(wanted, name))) for name in names)
     return "; ".join(f"{name}={has!r}, not {other!r}" for name, has, other in pairs if has != other)
+
+
+def _said(value: object) -> object:
+    """What is not there is False."""
+    return False if value is msgspec.UNSET else value
 
 
 def _whole(topic: str, what: str, value: object, least: int, most: int) -> int:

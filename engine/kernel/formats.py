@@ -12,7 +12,8 @@ The first byte that is not the start of a valid frame ends the readable part of 
 What is declared is in two files of JSON. `catalog.json`: `{"crc32", "catalog": {…}}`, the CRC over the bytes of the inner
 map: format_version, version, next_queue_id, placed_for, queues, exchanges, bindings; format version 2 has `log`, the stamp
 of `catalog.<version>.log`, version 1 has no log; version 3 has `topics`, and `log` where there is one; version 4 has
-`topic_bindings`, too. That log is lines: first `{"crc32", "log": {format_version, version,
+`topic_bindings`, too; version 5 may have `exchange_bindings`, more of an exchange (internal, auto_delete, arguments), `origin`
+of what another protocol declared, topics `by_name`, and arguments of bindings to exchanges of any type. That log is lines: first `{"crc32", "log": {format_version, version,
 stamp}}`, then for each change `{"crc32", "change": {before, version, next_queue_id, placed_for, steps}}`, the CRC begun with
 the stamp, `before` the version that it was made from. Rules, readers and crash points: `engine/catalog/log.py`.
 
@@ -62,8 +63,11 @@ LIST_VERSION = 1
 CATALOG_VERSION_ALONE = 1
 CATALOG_VERSION_LOGGED = 2
 CATALOG_VERSION_TOPICS = 3  # it has topics, and a log or none
-CATALOG_VERSION = 4  # it has topics that are bound to exchanges
-CATALOG_LOG_VERSION = 3  # a step may be a binding of a topic; of version 2: a topic
+CATALOG_VERSION_BOUND = 4  # it has topics that are bound to exchanges
+CATALOG_VERSION = (
+    5  # exchanges are bound to each other, are internal or auto_delete; origins; arguments of all bindings
+)
+CATALOG_LOG_VERSION = 4  # a step may be all that; of version 3: a binding of a topic; of version 2: a topic
 
 #: `node.json`: 1 has the size of the processes' logs as the setting log_file_bytes
 NODE_VERSION = 2

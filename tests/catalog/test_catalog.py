@@ -23,6 +23,7 @@ from warren.engine.errors import (
     FormatVersionError,
     InvalidName,
     LimitError,
+    PreconditionFailed,
     QueueNotFound,
     ResourceLocked,
     StoreError,
@@ -353,7 +354,7 @@ def test_an_exclusive_queue_belongs_to_one_client_and_survives_no_start() -> Non
     assert not catalog.bindings
 
 
-def test_binding_arguments_are_for_headers_exchanges() -> None:
+def test_binding_arguments_are_compared_with_headers_or_opaque() -> None:
     catalog = Catalog()
     catalog.declare_queue("q", workers_n=1)
     one = catalog.bind("q", "amq.headers", arguments={"b": 1, "a": "x", "x-match": "any"})
@@ -365,8 +366,15 @@ def test_binding_arguments_are_for_headers_exchanges() -> None:
     for wrong in ({"x-match": "some"}, {"a": b"bytes"}, {"a": [1]}, {1: "a"}):
         with pytest.raises(UsageError):
             catalog.bind("q", "amq.headers", arguments=wrong)
-    with pytest.raises(UsageError, match="only a headers exchange"):
-        catalog.bind("q", "amq.direct", "k", {"a": 1})
+    other = catalog.bind("q", "amq.direct", "k", {"a": [1, {"b": None}], "x-match": "mine"})
+    assert other.arguments == {"a": [1, {"b": None}], "x-match": "mine"}
+    assert catalog.bind("q", "amq.direct", "k") != other, "they differ in arguments alone"
+    assert same(Catalog.decode(catalog.encode(), Path("x")), catalog)
+    assert not catalog.unbind("q", "amq.direct", "k", {"a": 1})
+    assert catalog.unbind("q", "amq.direct", "k", other.arguments)
+    for wrong in ({"a": b"bytes"}, {"a": {1: 2}}, {"a": 1 << 64}, {"a": [float("nan")]}, {"a": "x" * 65536}):
+        with pytest.raises(UsageError):
+            catalog.bind("q", "amq.direct", "k", wrong)
     assert catalog.unbind("q", "amq.headers", arguments={"b": 1, "a": "x", "x-match": "any"})
     assert not catalog.unbind("q", "amq.headers", arguments={"b": 1, "a": "x"})
 
@@ -469,3 +477,89 @@ def test_ids_that_a_queue_and_a_topic_share_are_damage() -> None:
     catalog._put_topic(TopicDeclaration(queue.id, "t", 1))
     with pytest.raises(CorruptRecord, match="used once"):
         Catalog.decode(catalog.encode(), Path())
+
+
+def test_an_exchange_goes_with_the_last_binding_to_it() -> None:
+    """Whatever takes it away, and in the same change; one to which nothing was ever bound stays."""
+
+    def fresh() -> Catalog:
+        catalog = Catalog()
+        for name in ("q", "other"):
+            catalog.declare_queue(name, workers_n=1, durable=name == "other")
+        catalog.declare_topic("t", queues=1)
+        catalog.declare_exchange("x", auto_delete=True, type="fanout")
+        catalog.declare_exchange("before", auto_delete=True, type="fanout")
+        catalog.bind_exchange("x", "before")
+        catalog.bind("q", "x", "k")
+        return catalog
+
+    catalog = fresh()
+    catalog.bind("other", "x")
+    catalog.unbind("other", "x")
+    assert "x" in catalog.exchanges, "something is bound still"
+    unchanged = catalog.copy()
+    catalog.begin()
+    assert catalog.unbind("q", "x", "k")
+    assert {"x", "before"}.isdisjoint(catalog.exchanges), "and so the one that leads to it alone"
+    assert not catalog.exchange_bindings
+    catalog.undo()
+    assert same(catalog, unchanged)
+    for take in (
+        lambda c: c.delete_queue("q"),
+        lambda c: c.drop_transient(),
+        lambda c: c.delete_exchange("x"),
+    ):
+        catalog = fresh()
+        take(catalog)
+        assert {"x", "before"}.isdisjoint(catalog.exchanges)
+    catalog = fresh()
+    catalog.bind_topic("t", "x")
+    catalog.delete_queue("q")
+    assert {"x", "before"} <= catalog.exchanges.keys(), "a topic is bound"
+    catalog.delete_topic("t")
+    assert {"x", "before"}.isdisjoint(catalog.exchanges)
+    catalog.declare_exchange("unused", auto_delete=True)
+    catalog.delete_queue("other")
+    assert "unused" in catalog.exchanges
+
+
+def test_an_exchange_that_is_used_is_not_deleted_if_unused() -> None:
+    catalog = Catalog()
+    catalog.declare_queue("q", workers_n=1)
+    catalog.declare_exchange("x")
+    catalog.declare_exchange("y")
+    catalog.bind("q", "x", "k")
+    catalog.bind_exchange("y", "x", "k")
+    with pytest.raises(PreconditionFailed, match="1 binding of queues, 1 binding of exchanges"):
+        catalog.delete_exchange("x", if_unused=True)
+    catalog.delete_exchange("y", if_unused=True)  # what leads to it does not count
+    catalog.unbind("q", "x", "k")
+    catalog.delete_exchange("x", if_unused=True)
+
+
+def test_what_an_exchange_is_declared_with_is_compared_and_its_origin_is_not() -> None:
+    catalog = Catalog()
+    made = catalog.declare_exchange("x", internal=True, arguments={"n": 1}, origin={"from": "here"})
+    assert catalog.declare_exchange("x", internal=True, arguments={"n": 1}, origin={"from": "there"}) is made
+    for other in ({}, {"internal": True}, {"internal": True, "arguments": {"n": True}}):
+        with pytest.raises(DeclarationMismatch, match="internal"):
+            catalog.declare_exchange("x", **other)
+    with pytest.raises(UsageError, match="origin"):
+        catalog.declare_exchange("y", origin={"a": b"bytes"})
+    queue = catalog.declare_queue("q", workers_n=1, origin={"x-queue-type": "classic"})
+    assert catalog.declare_queue("q", workers_n=1) is queue
+    assert catalog.queue("q").origin == {"x-queue-type": "classic"}
+    topic = catalog.declare_topic("t", queues=1, origin={"x-queue-type": "stream"})
+    assert catalog.declare_topic("t", queues=1, origin={}) is topic
+    assert same(Catalog.decode(catalog.encode(), Path("x")), catalog)
+
+
+def test_the_default_exchange_is_bound_to_nothing() -> None:
+    catalog = Catalog()
+    for to, source in (("", "amq.topic"), ("amq.topic", "")):
+        with pytest.raises(UsageError, match="default exchange"):
+            catalog.bind_exchange(to, source)
+    with pytest.raises(ExchangeNotFound):
+        catalog.bind_exchange("amq.topic", "nowhere")
+    with pytest.raises(ExchangeNotFound):
+        catalog.bind_exchange("nowhere", "amq.topic")

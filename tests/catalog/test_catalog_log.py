@@ -81,7 +81,9 @@ def routes(router: Router) -> list[list[str]]:
     for exchange in ("", "x0", "x1", "x2"):
         for key in ("q1", "k.0", "k.1", "k.2"):
             known = exchange in router.catalog.exchanges
-            found.append([item.name for item in router.route(exchange, key).queues] if known else ["no exchange"])
+            queues, topics = router.route(exchange, key) if known else ((), ())
+            names = [*(item.name for item in queues), *(f"topic {item.topic.name}" for item in topics)]
+            found.append(names if known else ["no exchange"])
     return found
 
 
@@ -212,7 +214,7 @@ def test_who_loads_in_the_middle_of_a_change_finds_what_was_told(tmp_path: Path,
         fails = failing and name != "close" and number % 7 == 0
         return OSError(errno.EIO, os.strerror(errno.EIO)) if fails else None
 
-    for change in changes(3, 60):
+    for change in changes(3, 90):
         plan.at = look
         try:
             writer.change(change)

@@ -244,3 +244,111 @@ def test_what_an_exchange_cannot_route_goes_to_its_alternate() -> None:
     assert names(Router(catalog), "first", "other") == []
     with pytest.raises(ExchangeNotFound):
         Router(catalog).route("third", "k")
+
+
+def test_exchanges_lead_to_exchanges() -> None:
+    catalog = catalog_with("a", "b", "c")
+    for name, kind in (("in", "topic"), ("mid", "direct"), ("out", "fanout")):
+        catalog.declare_exchange(name, type=kind)
+    catalog.bind_exchange("mid", "in", "k.#")
+    catalog.bind_exchange("out", "mid", "k.1")
+    catalog.bind("a", "in", "#")
+    catalog.bind("b", "mid", "k.1")
+    catalog.bind("c", "out")
+    catalog.bind("b", "out")
+    router = Router(catalog)
+    assert names(router, "in", "k.1") == ["a", "b", "c"], "each queue once, with the key that it was published with"
+    assert names(router, "in", "k.2") == ["a"]
+    assert names(router, "in", "other") == ["a"]
+    assert names(router, "mid", "k.1") == ["b", "c"]
+    catalog.bind_exchange("in", "out")  # a circle
+    router = Router(catalog)
+    assert names(router, "out", "k.1") == ["a", "b", "c"]
+    assert names(router, "out", "x") == ["a", "b", "c"]
+    assert catalog.unbind_exchange("in", "out")
+    assert not catalog.unbind_exchange("in", "out")
+    assert not catalog.unbind_exchange("mid", "in", "k.1"), "another key is another binding"
+
+
+def test_an_alternate_is_asked_of_each_exchange_by_itself() -> None:
+    """As RabbitMQ does: an exchange whose bindings match nothing asks its own alternate, however the message came; a
+    binding to another exchange matches, though nothing is bound there.
+    """
+    catalog = catalog_with("a", "rest")
+    catalog.declare_exchange("in", type="fanout", alternate="spare")
+    catalog.declare_exchange("mid", type="direct", alternate="spare")
+    catalog.declare_exchange("spare", type="fanout")
+    catalog.declare_exchange("dull", type="fanout")
+    catalog.bind("rest", "spare")
+    assert names(Router(catalog), "in", "k") == ["rest"]
+    catalog.bind_exchange("dull", "in")
+    assert names(Router(catalog), "in", "k") == [], "a binding matched: the alternate is not asked"
+    catalog.bind_exchange("mid", "in")
+    assert names(Router(catalog), "in", "k") == ["rest"], "the second has an alternate of its own"
+    catalog.bind("a", "mid", "k")
+    assert names(Router(catalog), "in", "k") == ["a"]
+    assert names(Router(catalog), "in", "other") == ["rest"]
+
+
+def test_headers_are_asked_for_wherever_a_message_may_come() -> None:
+    catalog = catalog_with("a", "b")
+    for name in ("in", "mid"):
+        catalog.declare_exchange(name, type="fanout")
+    catalog.bind("b", "amq.match", arguments={"kind": 1})
+    catalog.bind_exchange("mid", "in")
+    catalog.bind("a", "mid")
+    router = Router(catalog)
+    own = {item.name for item in catalog.exchanges.values() if item.type == "headers"}
+    assert router.by_headers == own
+    assert names(router, "in", "k") == ["a"]
+    catalog.begin()
+    catalog.bind_exchange("amq.match", "mid", arguments={"x": 1})
+    stale = router.follow(catalog.steps or [])
+    catalog.end()
+    assert stale.exchanges == {"in", "mid"}
+    assert router.by_headers == {"in", "mid", *own}
+    assert [item.name for item in router.route("in", "k", {"kind": 1}).queues] == ["a", "b"]
+    catalog.begin()
+    catalog.delete_exchange("mid")
+    router.follow(catalog.steps or [])
+    catalog.end()
+    assert router.by_headers == own == Router(catalog).by_headers
+    assert names(router, "in", "k") == []
+
+
+def test_bindings_that_differ_in_arguments_alone_are_two() -> None:
+    for kind in ("direct", "fanout", "topic"):
+        catalog = catalog_with("a")
+        catalog.declare_exchange("x", type=kind)
+        catalog.bind("a", "x", "k", {"n": 1})
+        catalog.bind("a", "x", "k", {"n": 2})
+        router = Router(catalog)
+        assert names(router, "x", "k") == ["a"]
+        catalog.begin()
+        assert catalog.unbind("a", "x", "k", {"n": 1})
+        router.follow(catalog.steps or [])
+        assert names(router, "x", "k") == ["a"], "the other one is still there"
+        catalog.begin()
+        assert catalog.unbind("a", "x", "k", {"n": 2})
+        router.follow(catalog.steps or [])
+        assert names(router, "x", "k") == []
+
+
+def test_a_topic_that_is_reached_by_its_name() -> None:
+    catalog = catalog_with("a")
+    catalog.declare_topic("stream", queues=1, by_name=True)
+    catalog.declare_topic("plain", queues=1)
+    router = Router(catalog)
+    assert [item.topic.name for item in router.route("", "stream").topics] == ["stream"]
+    assert not router.route("", "plain")
+    catalog.begin()
+    catalog.declare_queue("stream", workers_n=1)
+    router.follow(catalog.steps or [])
+    catalog.end()
+    routed = router.route("", "stream")
+    assert ([item.name for item in routed.queues], routed.topics) == (["stream"], ()), "a queue of that name is first"
+    catalog.begin()
+    catalog.delete_queue("stream")
+    catalog.delete_topic("stream")
+    router.follow(catalog.steps or [])
+    assert not router.route("", "stream")

@@ -18,6 +18,7 @@ SAID = {
     "Handling messages, with retries": "handled b'plain'\nhandled b'flaky'\nhandled b'last'\nb'by hand'\n",
     "Calls": "b'42'\nqueue 'prices': the function that served the call raised KeyError: 'no such metal'\n",
     "Many queues at once": "1000 b'21.5'\n",
+    "Exchanges behind exchanges": "b'open'\n",
     "As `queue.Queue`": "page 0\npage 1\npage 2\nempty\n",
     "The message store": "9000 [b'0', b'1']\nTrue\nNone\n",
     "Other processes": "[0, 1, 4, 9, 16, 25, 36, 49]\n",

@@ -264,7 +264,8 @@ def test_list_of_version_1_is_read() -> None:
 CATALOG_V1, CATALOG_V2 = FOLDER / "catalog-v1.json", FOLDER / "catalog-v2.json"
 CATALOG_V3, CATALOG_V4 = FOLDER / "catalog-v3.json", FOLDER / "catalog-v4.json"
 CATALOG_LOG_V1, CATALOG_LOG_V2 = FOLDER / "catalog-v1.log", FOLDER / "catalog-v2.log"
-CATALOG_LOG_V3 = FOLDER / "catalog-v3.log"
+CATALOG_LOG_V3, CATALOG_LOG_V4 = FOLDER / "catalog-v3.log", FOLDER / "catalog-v4.log"
+CATALOG_V5 = FOLDER / "catalog-v5.json"
 STAMP = 0xC0FFEE
 
 
@@ -287,7 +288,22 @@ def build_catalog(topics: bool = False, bound: bool = False) -> Catalog:
     return made
 
 
-def build_catalog_log() -> bytes:
+def build_onward() -> Catalog:
+    """What only the newest format version has room for."""
+    made = build_catalog(topics=True, bound=True)
+    made.log = STAMP
+    made.declare_exchange(
+        "inner", type="direct", internal=True, auto_delete=True, arguments={"a": [1, {"b": "é"}]}, origin={"x": None}
+    )
+    made.declare_queue("told", workers_n=2, origin={"x-queue-type": "classic", "x-max-length": 1})
+    made.declare_topic("stream", queues=1, by_name=True, origin={"x-queue-type": "stream"})
+    made.bind_exchange("inner", "events", "order.#", {"n": 1.5})
+    made.bind("told", "inner", "k", {"n": 2})
+    made.bind("told", "amq.match", arguments={"kind": "é"})
+    return made
+
+
+def build_catalog_log(onward: bool = False) -> bytes:
     """One change of everything, and one of little, from what `build_catalog` made."""
     made = build_catalog(topics=True, bound=True)
     content = catalog_log.encode_head(made.version, STAMP)
@@ -296,6 +312,11 @@ def build_catalog_log() -> bytes:
         lambda: (made.delete_queue("orders"), made.declare_queue("orders", workers_n=2), made.delete_exchange("rest")),
         lambda: made.bind("orders", "events", "a.*"),
         lambda: made.bind_topic("flights", "events", "a.*", key="correlation_id"),
+        *(
+            (lambda: made.declare_exchange("end", internal=True), lambda: made.bind_exchange("end", "events"))
+            if onward
+            else ()
+        ),
     ):
         before = made.version
         made.begin()
@@ -316,7 +337,8 @@ def test_the_catalog_is_written_as_ever() -> None:
     assert build_catalog_beside() == CATALOG_V2.read_bytes()
     assert build_catalog_beside(topics=True) == CATALOG_V3.read_bytes()
     assert build_catalog_beside(topics=True, bound=True) == CATALOG_V4.read_bytes()
-    assert build_catalog_log() == CATALOG_LOG_V3.read_bytes()
+    assert build_onward().encode() == CATALOG_V5.read_bytes()
+    assert build_catalog_log(onward=True) == CATALOG_LOG_V4.read_bytes()
 
 
 def test_the_catalog_is_read(tmp_path: Path) -> None:
@@ -347,6 +369,18 @@ def test_the_catalog_is_read(tmp_path: Path) -> None:
     assert [(item.exchange, item.routing_key, item.key, item.tag) for item in loaded.catalog.topic_bindings] == [
         ("events", "a.*", "correlation_id", "routing_key")
     ], "the others went with the topic and the exchange"
+    (tmp_path / f"catalog.{found.version}.log").write_bytes(CATALOG_LOG_V4.read_bytes())
+    loaded = catalog_log.load(tmp_path)
+    assert [(item.exchange, item.destination) for item in loaded.catalog.exchange_bindings] == [("events", "end")]
+    assert loaded.catalog.exchanges["end"].internal
+    newest = Catalog.decode(CATALOG_V5.read_bytes(), CATALOG_V5)
+    assert newest.encode() == build_onward().encode()
+    assert newest.exchanges["inner"] == build_onward().exchanges["inner"]
+    assert [(item.destination, item.arguments) for item in newest.exchange_bindings] == [("inner", {"n": 1.5})]
+    assert (newest.queues["told"].origin, newest.topics["stream"].by_name) == (
+        build_onward().queues["told"].origin,
+        True,
+    )
 
 
 # -- lists of a queue worker's files, stamps of its segments ----------------------------------------------------------

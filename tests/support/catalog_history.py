@@ -27,7 +27,7 @@ def changes(seed: int, count: int) -> Iterator[Change]:
     """Changes of every kind, some of many declarations; what one refers to may be gone, then it is refused."""
     rng = random.Random(seed)
     for _ in range(count):
-        kind, name, exchange = rng.randrange(15), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
+        kind, name, exchange = rng.randrange(18), f"q{rng.randrange(12)}", f"x{rng.randrange(3)}"
         key, type = f"k.{rng.randrange(3)}", rng.choice(["direct", "fanout", "topic", "headers"])
         names = [f"many-{rng.randrange(10**6)}" for _ in range(rng.randrange(1, 60))]
         arguments = rng.choice([{}, {}, {"dead_letter_exchange": ""}, {"expires": 5}, {"auto_delete": True}])
@@ -36,7 +36,10 @@ def changes(seed: int, count: int) -> Iterator[Change]:
         elif kind == 3:
             yield lambda c, n=name: c.delete_queue(n)
         elif kind == 4:
-            yield lambda c, x=exchange, t=type: c.declare_exchange(x, type=t, alternate="x0" if x == "x1" else None)
+            more = {"auto_delete": len(names) % 3 == 0, "internal": len(names) % 7 == 0}
+            yield lambda c, x=exchange, t=type, m=more: c.declare_exchange(
+                x, type=t, alternate="x0" if x == "x1" else None, **m
+            )
         elif kind == 5:
             yield lambda c, x=exchange: c.delete_exchange(x)
         elif kind == 6:
@@ -46,7 +49,9 @@ def changes(seed: int, count: int) -> Iterator[Change]:
         elif kind == 8:
             yield lambda c, n=name: c.declare_subscription(n, "s")
         elif kind == 9:
-            yield lambda c, n=name, ns=names: c.declare_topic(n, queues=len(ns), retention_s=60)
+            yield lambda c, n=name, ns=names: c.declare_topic(
+                n, queues=len(ns), retention_s=60, by_name=len(ns) % 2 == 0 or None
+            )
         elif kind == 10:
             yield lambda c, n=name: c.delete_topic(n)
         elif kind == 11:
@@ -56,6 +61,14 @@ def changes(seed: int, count: int) -> Iterator[Change]:
             yield lambda c, n=name, k=of: c.declare_group_topic(k, n, "g", c.topic(n).id)
         elif kind == 13:
             yield lambda c, n=name: c.delete_group_topics(n, "g") or c.topic(n, "it had none")
+        elif kind == 14:
+            to = f"x{len(names) % 3}"
+            yield lambda c, x=exchange, k=key, d=to, a=arguments: c.bind_exchange(d, x, k, a)
+        elif kind == 15:
+            to = f"x{len(names) % 3}"
+            yield lambda c, x=exchange, k=key, d=to: c.unbind_exchange(d, x, k)
+        elif kind == 16:
+            yield lambda c, n=name, x=exchange, k=key: c.bind_topic(n, x, k)
         else:
             yield lambda c, ns=names: [c.declare_queue(n, workers_n=2) for n in ns]
 

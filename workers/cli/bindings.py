@@ -57,6 +57,13 @@ def not_bound(what: str, item: dict[str, Any], shows: str) -> UsageError:
     )
 
 
+def leads_to(item: dict[str, Any]) -> str:
+    """Where a binding of an exchange leads: a queue, by its name, or another exchange, or a topic."""
+    kinds = ((key, item[key]) for key in ("destination", "topic") if key in item)
+    name = next((f"{'exchange' if key == 'destination' else key} {name}" for key, name in kinds), item.get("queue"))
+    return f"{name} ({bound(item)})"
+
+
 def grouped(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by what they have in a field."""
     found: dict[str, list[dict[str, Any]]] = {}

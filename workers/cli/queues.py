@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from warren.engine.catalog.arguments import QueueArguments
-from warren.engine.catalog.catalog import EXCHANGE_TYPES
+from warren.engine.catalog.exchanges import EXCHANGE_TYPES
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
-from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, not_bound, values_of
+from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, leads_to, not_bound, values_of
 from warren.workers.cli.node import kind
 from warren.workers.process.control import ControlClient
 
@@ -283,52 +283,101 @@ def exchange() -> None:
 @click.option("--type", "kind", type=click.Choice(EXCHANGE_TYPES), default="direct", show_default=True)
 @click.option("--durable/--transient", default=True)
 @click.option("--alternate", help="Exchange for messages that this one cannot route.")
+@click.option("--internal", is_flag=True, help="It gets what other exchanges send, and nobody publishes to it.")
+@click.option("--auto-delete", is_flag=True, help="It is deleted with the last binding of something to it.")
 @JSON
 def declare_exchange(
-    context: click.Context, directory: str, name: str, kind: str, durable: bool, alternate: str | None, as_json: bool
+    context: click.Context,
+    directory: str,
+    name: str,
+    kind: str,
+    durable: bool,
+    alternate: str | None,
+    internal: bool,
+    auto_delete: bool,
+    as_json: bool,
 ) -> None:
     """Declare an exchange. One that already exists with the same properties is left as it is."""
     if context.args:
         known = context.args[0] in EXCHANGE_TYPES
         advice = f"give its type as --type {context.args[0]}" if known else "it takes DIR and NAME, and options"
         raise UsageError(f"exchange declare: unexpected {shown(context.args[0])}: {advice}")
-    answer = _call(directory, "declare_exchange", name=name, type=kind, durable=durable, alternate=alternate)
+    more = {"internal": internal, "auto_delete": auto_delete}
+    answer = _call(directory, "declare_exchange", name=name, type=kind, durable=durable, alternate=alternate, **more)
     _done(as_json, answer, f"exchange {name} {'declared' if answer['created'] else 'exists already'} ({kind})")
 
 
 @exchange.command("delete")
 @DIRECTORY
 @NAME
+@click.option("--if-unused", is_flag=True, help="Only if nothing is bound to it.")
 @JSON
-def delete_exchange(directory: str, name: str, as_json: bool) -> None:
+def delete_exchange(directory: str, name: str, if_unused: bool, as_json: bool) -> None:
     """Delete an exchange and its bindings."""
-    _done(as_json, output.done(_call_named(directory, "delete_exchange", name=name)), f"exchange {name} deleted")
+    answer = _call_named(directory, "delete_exchange", name=name, if_unused=if_unused)
+    _done(as_json, output.done(answer), f"exchange {name} deleted")
+
+
+_SOURCE = click.argument("source")
+_KEY = click.argument("routing_key", default="")
+
+
+@exchange.command("bind")
+@DIRECTORY
+@NAME
+@_SOURCE
+@_KEY
+@CONDITION
+@JSON
+def bind_exchange(
+    directory: str, name: str, source: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
+) -> None:
+    """Send messages of the exchange SOURCE with ROUTING_KEY to the exchange NAME, too."""
+    fields = {"routing_key": routing_key, "arguments": values_of(arguments)}
+    answer = _call(directory, "bind_exchange", destination=name, source=source, **fields)
+    _done(as_json, answer, f"exchange {name} is bound to exchange {source} with {bound(fields)}")
+
+
+@exchange.command("unbind")
+@DIRECTORY
+@NAME
+@_SOURCE
+@_KEY
+@CONDITION
+@JSON
+def unbind_exchange(
+    directory: str, name: str, source: str, routing_key: str, arguments: tuple[str, ...], as_json: bool
+) -> None:
+    """Remove a binding of the exchange NAME to SOURCE. One that is not there is an error."""
+    fields = {"routing_key": routing_key, "arguments": values_of(arguments)}
+    answer = _call(directory, "unbind_exchange", destination=name, source=source, **fields)
+    if not answer["removed"]:
+        shows = command("exchange", "list", directory)
+        raise not_bound(f"exchange {name}", {"exchange": source, **fields}, shows)
+    _done(as_json, output.done(answer), f"exchange {name} is no longer bound to exchange {source} with {bound(fields)}")
 
 
 @exchange.command("list")
 @DIRECTORY
 @JSON
 def list_exchanges(directory: str, as_json: bool) -> None:
-    """List exchanges and their bindings: queue (routing key), or topic NAME (routing key). The default exchange reaches
-    every queue by its name.
+    """List exchanges and what is bound to them: queue (routing key), or exchange or topic NAME (routing key). The
+    default exchange reaches every queue by its name.
     """
     output.check_seen()
     answer = _call(directory, "queues")
-    bindings = grouped(answer["bindings"], "exchange")
-    topics = grouped(answer["topic_bindings"], "exchange")
-    rows = [
-        {**item, "bindings": bindings.get(item["name"], []), "topic_bindings": topics.get(item["name"], [])}
-        for item in answer["exchanges"]
-    ]
+    kinds = ("bindings", "topic_bindings", "exchange_bindings")
+    by_kind = {name: grouped(answer[name], "exchange") for name in kinds}
+    rows = [{**item, **{name: by_kind[name].get(item["name"], []) for name in kinds}} for item in answer["exchanges"]]
     if as_json:
         output.print_json(rows)
         return
     columns = [output.Column(name) for name in ("name", "type", "kind", "alternate", "bindings")]
     lines = []
     for row in rows:
-        every = [*row["topic_bindings"], *row["bindings"]]
+        every = [*row["topic_bindings"], *row["exchange_bindings"], *row["bindings"]]
         first, count = every[: output.ROWS], len(every)
-        text = ", ".join(f"{item.get('queue') or 'topic ' + item['topic']} ({bound(item)})" for item in first)
+        text = ", ".join(map(leads_to, first))
         text += f", and {count - len(first):,} more (--json shows them)" if count > len(first) else ""
         lines.append([row["name"] or "(default)", row["type"], kind(row), row["alternate"] or "", text])
     output.print_rows(columns, lines)

@@ -444,6 +444,11 @@ class Client:
         with self._lock:  # nobody follows the catalog meanwhile
             router = self.router()
             queues, topics = router.route(exchange, routing_key, headers)
+            if router.catalog.exchanges[exchange].internal:
+                raise UsageError(
+                    f"exchange {exchange!r} is internal: it gets what other exchanges send, so publish to one that it "
+                    "is bound to"
+                )
             key: Any = routing_key
             if exchange in router.by_headers:
                 key = (routing_key, *(queue.id for queue in queues), *topics)

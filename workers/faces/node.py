@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, overlo
 
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog.arguments import QueueArguments, QueueOptions
-from warren.engine.catalog.catalog import EXCHANGE_TYPES, QueueDeclaration, checked_conditions
+from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.catalog.exchanges import EXCHANGE_TYPES, checked_opaque
 from warren.engine.catalog.group_topics import is_declared
 from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name
 from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
@@ -118,15 +119,22 @@ class Node:
     # -- queues -------------------------------------------------------------------------------------------------
 
     def queue(
-        self, name: str, durable: bool | None = None, *, create: bool = True, **arguments: Unpack[QueueOptions]
+        self,
+        name: str,
+        durable: bool | None = None,
+        *,
+        create: bool = True,
+        origin: Mapping[str, Any] | None = None,
+        **arguments: Unpack[QueueOptions],
     ) -> Queue:
         """Open a queue; declare it if it does not exist (durable, if nothing else is said). Arguments:
         docs/operations.md.
 
         Without `durable` and arguments, a queue that exists is opened as it is. With some, DeclarationMismatch says
         where it differs. With create=False it is opened as it is, whatever is given; QueueNotFound if it does not
-        exist. Raises ResourceLocked if it is exclusive to another client, InvalidName, and UsageError (unknown or wrong
-        argument).
+        exist. `origin` is for gateways: what the client of another protocol declared it with, kept with a new queue,
+        compared with nothing. Raises ResourceLocked if it is exclusive to another client, InvalidName, and UsageError
+        (unknown or wrong argument).
         """
         wanted = _Wanted.of(name, durable, arguments)
         checked_flag(create, "create")
@@ -137,7 +145,7 @@ class Node:
                 raise QueueNotFound(f"there is no queue {name!r}: {DECLARE_QUEUE}")
             catalog.check_owner(declaration, self._client.epoch)
         elif declaration is None or not wanted.is_declared(declaration, self._client.epoch):
-            self._client.declare("declare_queue", **wanted.request())
+            self._client.declare("declare_queue", origin=_origin(name, origin), **wanted.request())
             declaration = self._client.catalog().queue(name)
         with self._client.queues_lock:
             found: Queue | None = self._client.queues.get(name)
@@ -350,26 +358,77 @@ class Node:
     # -- exchanges ----------------------------------------------------------------------------------------------
 
     def declare_exchange(
-        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+        self,
+        name: str,
+        type: str = "direct",
+        durable: bool = True,
+        alternate: str | None = None,
+        *,
+        internal: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         """Declare an exchange (direct, fanout, topic or headers). Messages that match no binding go to the exchange
         `alternate`, if it is given and exists. Raises DeclarationMismatch, InvalidName, UsageError.
+
+        `internal`: nobody publishes to it; it gets what exchanges send that it is bound to, and dead letters.
+        `auto_delete`: it is deleted with the last binding of something to it. `arguments` mean nothing here: they are
+        kept, and part of the declaration. `origin`: as that of a queue.
         """
         if type not in EXCHANGE_TYPES:
             types = ", ".join(EXCHANGE_TYPES)
             raise UsageError(f"exchange {shown(name)}: there is no type {shown(type)}; choose one of {types}")
         if alternate is not None:
             checked_exchange(alternate)
-        checked_flag(durable, "durable")
+        for what, flag in (("durable", durable), ("internal", internal), ("auto_delete", auto_delete)):
+            checked_flag(flag, what)
+        given = checked_opaque(f"exchange {shown(name)}: arguments", arguments)
         found = self._client.catalog().exchanges.get(checked_exchange(name))
-        if found is None or (found.type, found.durable, found.alternate) != (type, durable, alternate):
+        wanted = (type, durable, alternate, internal, auto_delete)
+        if (
+            found is None
+            or (found.type, found.durable, found.alternate, found.internal, found.auto_delete) != wanted
+            or found.arguments
+            or given
+        ):
             if found is None:
                 check_name(name, "exchange")
-            self._client.control("declare_exchange", name=name, type=type, durable=durable, alternate=alternate)
+            self._client.control(
+                "declare_exchange",
+                name=name,
+                type=type,
+                durable=durable,
+                alternate=alternate,
+                internal=internal,
+                auto_delete=auto_delete,
+                arguments=given,
+                origin=_origin(name, origin),
+            )
 
-    def delete_exchange(self, name: str) -> None:
-        """Delete an exchange and its bindings. Raises ExchangeNotFound."""
-        self._client.control("delete_exchange", name=checked_exchange(name))
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange and its bindings; with `if_unused` only if nothing is bound to it. Raises
+        ExchangeNotFound, PreconditionFailed.
+        """
+        checked_flag(if_unused, "if_unused")
+        self._client.control("delete_exchange", name=checked_exchange(name), if_unused=if_unused)
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Send what is published to the exchange `source` with this routing key to the exchange `destination`, too, as
+        if it had been published there. `arguments`: as for `bind`. Raises ExchangeNotFound, UsageError.
+
+        A queue gets a message once, whatever the ways to it, and each exchange is asked once, so circles do no harm.
+        """
+        self._client.control("bind_exchange", **_onward(destination, source, routing_key, arguments))
+
+    def unbind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Remove the binding with this routing key and these arguments. Returns False if there was none."""
+        answer = self._client.control("unbind_exchange", **_onward(destination, source, routing_key, arguments))
+        return bool(answer["removed"])
 
     def bind(
         self,
@@ -381,8 +440,9 @@ class Node:
         """Route messages of an exchange with this routing key to the queue. Raises QueueNotFound, ExchangeNotFound,
         ResourceLocked, UsageError.
 
-        `arguments` are for a headers exchange: the headers that a message must have (None: any value), and `x-match`:
-        "all" (default), "any", "all-with-x", "any-with-x".
+        `arguments` of a binding to a headers exchange are the headers that a message must have (None: any value), and
+        `x-match`: "all" (default), "any", "all-with-x", "any-with-x". Of other exchanges they mean nothing: they are
+        kept, and two bindings may differ in them alone.
         """
         self._client.declare("bind", **_binding((queue, exchange, routing_key, arguments)))
 
@@ -606,6 +666,9 @@ class Node:
         compacted: bool | None = None,
         create: bool = True,
         on_check: Check | None = None,
+        *,
+        by_name: bool | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> Topic:
         """Open a topic; declare it if it does not exist, with 4 queues if nothing else is said (1 to 1,024).
 
@@ -617,6 +680,9 @@ class Node:
         a key. Nothing can change that later, and there is no retention beside it; None: as it is, a new one is not.
         docs/topics.md.
 
+        `by_name`: what is published to the default exchange with the topic's name as routing key is appended to it, if
+        no queue has that name; None: as it is, a new one is not reached so. `origin`: as that of a queue.
+
         `on_check`: from now on until the node is closed, this client answers for half messages of the topic (prepare)
         that were left behind: the function is called with a HalfMessage, in a thread of its own, and returns True or
         "commit", False or "rollback", None or "unknown" (it is asked again later). docs/topics.md.
@@ -626,10 +692,12 @@ class Node:
         be, or the other way, InvalidName, UsageError, LimitError (too many queues in all).
         """
         checked_flag(create, "create")
-        if compacted is not None:
-            checked_flag(compacted, "compacted")
+        for what, flag in (("compacted", compacted), ("by_name", by_name)):
+            if flag is not None:
+                checked_flag(flag, what)
+        told = (queues, retention_s, retention_bytes, compacted, by_name)
         if _is_of_group(name):
-            return self._group_topic(name, (queues, retention_s, retention_bytes, compacted) == (None,) * 4)
+            return self._group_topic(name, told == (None,) * 5)
         check_topic_name(name)
         half_checks.checked(on_check)
         if queues is not None:
@@ -639,10 +707,11 @@ class Node:
         declared = self._client.catalog().topics.get(name)
         if declared is None and not create:
             raise TopicNotFound(f"there is no topic {name!r}: {DECLARE_TOPIC}")
-        told = (queues, retention_s, retention_bytes, compacted)
+        told = (queues, retention_s, retention_bytes, compacted, by_name)
         if create and (
             declared is None
             or compacted not in (None, declared.compacted)
+            or by_name not in (None, bool(declared.by_name))
             or queues not in (None, declared.queues)
             or retention_s not in (None, declared.retention_s)
             or retention_bytes not in (None, declared.retention_bytes)
@@ -654,7 +723,9 @@ class Node:
                 retention_s=retention_s,
                 retention_bytes=retention_bytes,
                 compacted=compacted,
-                as_it_is=told == (None,) * 4,
+                by_name=by_name,
+                as_it_is=told == (None,) * 5,
+                origin=_origin(name, origin),
             )
             declared = self._client.catalog().topic(name)
         assert declared is not None
@@ -792,8 +863,21 @@ def _binding(item: object) -> dict[str, Any]:
         "queue": _name(queue),
         "exchange": checked_exchange(exchange),
         "routing_key": check_routing_key(rest[0]) if rest else "",
-        "arguments": checked_conditions(rest[1] if len(rest) > 1 else None),
+        "arguments": checked_opaque("binding arguments", rest[1] if len(rest) > 1 else None),
     }
+
+
+def _onward(destination: object, source: object, routing_key: object, arguments: object) -> dict[str, Any]:
+    return {
+        "destination": checked_exchange(destination),
+        "source": checked_exchange(source),
+        "routing_key": check_routing_key(routing_key),
+        "arguments": checked_opaque("binding arguments", arguments),
+    }
+
+
+def _origin(name: str, origin: object) -> dict[str, Any] | None:
+    return None if origin is None else checked_opaque(f"{shown(name)}: what origin names", origin)
 
 
 def _topic_binding(topic: object, exchange: object, routing_key: object, arguments: object) -> dict[str, Any]:
@@ -801,7 +885,7 @@ def _topic_binding(topic: object, exchange: object, routing_key: object, argumen
         "topic": topic.name if isinstance(topic, Topic) else check_topic_name(topic),
         "exchange": checked_exchange(exchange),
         "routing_key": check_routing_key(routing_key),
-        "arguments": checked_conditions(arguments),
+        "arguments": checked_opaque("binding arguments", arguments),
     }
 
 

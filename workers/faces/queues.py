@@ -23,7 +23,8 @@ import msgspec
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm
 from warren.engine.catalog import metadata
-from warren.engine.catalog.catalog import QueueDeclaration, checked_conditions
+from warren.engine.catalog.catalog import QueueDeclaration
+from warren.engine.catalog.exchanges import checked_opaque
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import (
     Error,
@@ -737,7 +738,7 @@ class Queue:
             "queue": self.name,
             "exchange": checked_exchange(exchange),
             "routing_key": check_routing_key(routing_key),
-            "arguments": checked_conditions(arguments),
+            "arguments": checked_opaque("binding arguments", arguments),
         }
 
 

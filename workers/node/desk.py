@@ -91,6 +91,8 @@ class Desk:
             requests.Unbind: self.unbind,
             requests.BindMany: self.bind_many,
             requests.UnbindMany: self.unbind_many,
+            requests.BindExchange: self.bind_exchange,
+            requests.UnbindExchange: self.unbind_exchange,
             requests.BindTopic: self.bind_topic,
             requests.UnbindTopic: self.unbind_topic,
             requests.Subscription: self.subscription,
@@ -117,6 +119,11 @@ class Desk:
                 {"exchange": item.exchange, "queue": item.queue, "routing_key": item.routing_key}
                 | ({"arguments": item.arguments} if item.conditions else {})
                 for item in sorted(item for item in catalog.bindings if wanted is None or item.queue in wanted)
+            ],
+            "exchange_bindings": [
+                {"exchange": item.exchange, "destination": item.destination, "routing_key": item.routing_key}
+                | ({"arguments": item.arguments} if item.conditions else {})
+                for item in sorted(catalog.exchange_bindings if wanted is None else ())
             ],
             "topics": sorted(
                 (item for item in catalog.topics.values() if wanted is None or item.name in wanted),
@@ -165,6 +172,7 @@ class Desk:
                 arguments=wanted.arguments or {},
                 as_it_is=wanted.as_it_is,
                 client=client,
+                origin=wanted.origin,
             )
 
         return declare
@@ -240,12 +248,27 @@ class Desk:
         return self._change(
             "exchange",
             lambda catalog: catalog.declare_exchange(
-                asked.name, type=asked.type, durable=asked.durable, alternate=asked.alternate
+                asked.name,
+                type=asked.type,
+                durable=asked.durable,
+                alternate=asked.alternate,
+                internal=asked.internal,
+                auto_delete=asked.auto_delete,
+                arguments=asked.arguments,
+                origin=asked.origin,
             ),
         )
 
     def delete_exchange(self, asked: requests.DeleteExchange) -> dict[str, Any]:
-        return self._change("exchange", lambda catalog: catalog.delete_exchange(asked.name))
+        return self._change("exchange", lambda catalog: catalog.delete_exchange(asked.name, if_unused=asked.if_unused))
+
+    def bind_exchange(self, asked: requests.BindExchange) -> dict[str, Any]:
+        to, source, key = asked.destination, asked.source, asked.routing_key
+        return self._change("binding", lambda catalog: catalog.bind_exchange(to, source, key, asked.arguments))
+
+    def unbind_exchange(self, asked: requests.UnbindExchange) -> dict[str, Any]:
+        to, source, key = asked.destination, asked.source, asked.routing_key
+        return self._change("removed", lambda catalog: catalog.unbind_exchange(to, source, key, asked.arguments))
 
     def bind(self, asked: requests.Bind) -> dict[str, Any]:
         self._free(asked.queue, asked.client)
@@ -324,7 +347,9 @@ class Desk:
                 retention_s=asked.retention_s,
                 retention_bytes=asked.retention_bytes,
                 compacted=asked.compacted,
+                by_name=asked.by_name,
                 as_it_is=asked.as_it_is,
+                origin=asked.origin,
             )
             self._topics.prepare()  # a refusal has made nothing
             return found

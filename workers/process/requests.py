@@ -74,8 +74,8 @@ class Note(Request, tag="note"):
 
 
 class Queues(Request, tag="queues"):
-    """{version, queues, exchanges, bindings, topics, topic_bindings}: the catalog; of queues, topics and bindings only
-    what the names `of` have.
+    """{version, queues, exchanges, bindings, exchange_bindings, topics, topic_bindings}: the catalog; of queues, topics
+    and bindings only what the names `of` have.
     """
 
     reads: ClassVar[bool] = True
@@ -89,6 +89,7 @@ class WantedQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durable: bool = True
     arguments: dict[str, Any] | None = None
     as_it_is: bool = False  #: if it exists
+    origin: dict[str, Any] | None = None  #: of a new one
 
 
 class WantedBinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,6 +108,7 @@ class DeclareQueue(Request, tag="declare_queue"):
     durable: bool = True
     arguments: dict[str, Any] | None = None
     as_it_is: bool = False  #: if it exists
+    origin: dict[str, Any] | None = None  #: of a new one
     client: int = 0
 
 
@@ -146,6 +148,10 @@ class DeclareExchange(Request, tag="declare_exchange"):
     type: str = "direct"
     durable: bool = True
     alternate: str | None = None
+    internal: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, Any] | None = None
+    origin: dict[str, Any] | None = None  #: of a new one
 
 
 class DeleteExchange(Request, tag="delete_exchange"):
@@ -153,6 +159,25 @@ class DeleteExchange(Request, tag="delete_exchange"):
 
     repeatable: ClassVar[bool] = False
     name: str
+    if_unused: bool = False
+
+
+class BindExchange(Request, tag="bind_exchange"):
+    """{binding, created, version}: what matches at the exchange `source` goes to `destination`, too."""
+
+    destination: str
+    source: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+class UnbindExchange(Request, tag="unbind_exchange"):
+    """{removed: whether there was one, created, version}"""
+
+    destination: str
+    source: str
+    routing_key: str = ""
+    arguments: dict[str, Any] | None = None
 
 
 class Bind(Request, tag="bind"):
@@ -230,7 +255,9 @@ class DeclareTopic(Request, tag="declare_topic"):
     retention_s: float | None = None
     retention_bytes: int | None = None
     compacted: bool | None = None
+    by_name: bool | None = None
     as_it_is: bool = False  #: if it exists
+    origin: dict[str, Any] | None = None  #: of a new one
     within: float = 20.0
     client: int = 0
 

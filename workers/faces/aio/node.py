@@ -87,12 +87,18 @@ class Node:
     # -- queues and exchanges -----------------------------------------------------------------------------------
 
     async def queue(
-        self, name: str, durable: bool | None = None, *, create: bool = True, **arguments: Unpack[QueueOptions]
+        self,
+        name: str,
+        durable: bool | None = None,
+        *,
+        create: bool = True,
+        origin: Mapping[str, Any] | None = None,
+        **arguments: Unpack[QueueOptions],
     ) -> Queue:
         """Open a queue; declare it if it does not exist: as warren.Node.queue."""
         self._loop.enter()
         check_name(name)
-        await run_blocking(self._node.queue, name, durable, create=create, **arguments)
+        await run_blocking(self._node.queue, name, durable, create=create, origin=origin, **arguments)
         found = self._queues.get(name)
         if found is None:
             underneath = await run_blocking(Underneath.of, self._loop.client, name, Message)
@@ -225,14 +231,45 @@ class Node:
         return await self._loop.do(self._node.queues)
 
     async def declare_exchange(
-        self, name: str, type: str = "direct", durable: bool = True, alternate: str | None = None
+        self,
+        name: str,
+        type: str = "direct",
+        durable: bool = True,
+        alternate: str | None = None,
+        *,
+        internal: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         """As warren.Node.declare_exchange."""
-        await self._loop.do(self._node.declare_exchange, name, type, durable, alternate)
+        await self._loop.do(
+            self._node.declare_exchange,
+            name,
+            type,
+            durable,
+            alternate,
+            internal=internal,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            origin=origin,
+        )
 
-    async def delete_exchange(self, name: str) -> None:
-        """Delete an exchange and its bindings. Raises ExchangeNotFound."""
-        await self._loop.do(self._node.delete_exchange, name)
+    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange and its bindings. Raises ExchangeNotFound, PreconditionFailed."""
+        await self._loop.do(self._node.delete_exchange, name, if_unused=if_unused)
+
+    async def bind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """As warren.Node.bind_exchange."""
+        await self._loop.do(self._node.bind_exchange, destination, source, routing_key, arguments)
+
+    async def unbind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Remove a binding of an exchange to another. Returns False if there was none."""
+        return await self._loop.do(self._node.unbind_exchange, destination, source, routing_key, arguments)
 
     async def bind(
         self, queue: str | Queue, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
@@ -435,12 +472,16 @@ class Node:
         compacted: bool | None = None,
         create: bool = True,
         on_check: Check | None = None,
+        *,
+        by_name: bool | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> Topic:
         """Open a topic; declare it if it does not exist: as warren.Node.topic. `on_check` may be a coroutine function:
         it runs in this event loop; another function is called in a thread.
         """
         told = (name, queues, retention_s, retention_bytes, compacted, create)
-        found = await self._loop.do(self._node.topic, *told, check_in(asyncio.get_running_loop(), on_check))
+        declare = functools.partial(self._node.topic, *told, by_name=by_name, origin=origin)
+        found = await self._loop.do(declare, check_in(asyncio.get_running_loop(), on_check))
         return Topic(self._loop, found)
 
     async def bind_topic(
