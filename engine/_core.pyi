@@ -1,6 +1,6 @@
 """Stub of the C extension warren.engine._core. Each part of the core has its own section."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from os import PathLike
 from typing import Any, Generic, Literal, Self, final, overload
@@ -1914,3 +1914,80 @@ class TopicReader:
 
     def closing(self) -> int:
         """The position of the log below which messages are about to be removed; 0: none are."""
+
+# ==== AMQP: binding/amqp_reader.c ====================================================================================
+
+@final
+class AmqpReader:
+    """The frames of one connection as its client sends them. It is done after its first FAULT.
+
+    `assembling_max`: bytes of messages that may be begun and not ended at a time, 0: 16 times body_max.
+    """
+
+    def __new__(cls, frame_max: int, body_max: int, assembling_max: int = 0) -> Self: ...
+    frame_max: int
+    """The largest frame that is taken; of its payload, too, as RabbitMQ does it: 8 bytes more than there should be."""
+    @property
+    def kept(self) -> int:
+        """Bytes of frames and messages that have not come as a whole."""
+    def read(self, data: Buffer, /) -> list[tuple[Any, ...]]:
+        """What these bytes complete, in order; the first elements are those of engine/amqp/spec.py:
+
+        (METHOD, channel, method id, arguments), (PUBLISH, channel, exchange, routing key, flags, [properties], [body]),
+        (HEARTBEAT,), (REFUSED, channel, reply code, text, class id, method id),
+        (FAULT, reply code, text, class id, method id, channel).
+        """
+    def closing(self, channel: int, /) -> None:
+        """This side has closed a channel: its messages are left out until channel.close or channel.close-ok comes, as
+        methods of it are that come before."""
+
+# ==== AMQP: binding/amqp_frames.c ====================================================================================
+
+def amqp_method(channel: int, id: int, arguments: tuple[Any, ...], /) -> bytes:
+    """A frame with a method. UsageError: an argument has no place in it."""
+
+def amqp_content(
+    channel: int, id: int, arguments: tuple[Any, ...], properties: bytes, body: Buffer, frame_max: int, /
+) -> bytes:
+    """The frames of a method with a content."""
+
+def amqp_deliver(
+    channel: int,
+    consumer_tag: str,
+    first_delivery_tag: int,
+    deliveries: Iterable[Delivery],
+    frame_max: int,
+    other: Callable[[bytes | None], tuple[str, str, bytes]],
+    /,
+) -> bytes:
+    """The frames of basic.deliver of each message. `other(meta)` is asked for (exchange, routing key, properties) of
+    those that did not come by AMQP (None: without metadata), once for equal ones that follow each other; delivery
+    mode and priority are added."""
+
+# ==== AMQP: binding/amqp_prepare.c ===================================================================================
+
+def amqp_prepare(
+    exchange: str, key: str, properties: list[bytes], now_ms: int, /
+) -> tuple[
+    bytes | list[bytes | None] | None,
+    tuple[int, int, bytes | None, bool] | list[tuple[int, int, bytes | None, bool] | None],
+    list[tuple[int, int]],
+]:
+    """(metas, options, odd) of messages that came by AMQP, as Client.publish_many takes them: one for all, or a list.
+    `odd`: (index, why: bits ODD_… of engine/amqp/spec.py) of those that Python has to look at. ODD_SIZE: properties
+    have no room in metadata; there are none of it."""
+
+# ==== AMQP: binding/amqp_values.c ====================================================================================
+
+def amqp_table(data: Buffer, at: int = 0, /) -> dict[str, Any]:
+    """The field table that lies there, behind 4 bytes of length. UsageError: there is none."""
+
+def amqp_table_bytes(table: Mapping[str, Any], /) -> bytes:
+    """A field table, with its length. UsageError: a value has no place in it."""
+
+def amqp_properties(data: Buffer, plain: bool = False, /) -> dict[str, Any]:
+    """The properties of a content header (flags and values), by name. `plain`: headers of None, bool, int, float, str,
+    bytes, list and dict alone. UsageError: these are none."""
+
+def amqp_properties_bytes(properties: dict[str, Any], /) -> bytes:
+    """Properties as they stand in a content header; None: left out. UsageError: one has no place there."""

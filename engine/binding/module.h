@@ -30,4 +30,8 @@ int wr_bind_topic_watch(PyObject *module);  /* TopicWatch */
 int wr_bind_compacted(PyObject *module);    /* binding/compacted_files.c: files of newest messages */
 int wr_bind_log_rows(PyObject *module);     /* binding/topic_log_rows.c: the topics' log as rows and columns */
 int wr_bind_topic_check(PyObject *module);  /* binding/topic_check.c: topics' files, examined and made again */
+int wr_bind_amqp_values(PyObject *module);  /* AMQP: tables and properties */
+int wr_bind_amqp_reader(PyObject *module);  /* AmqpReader */
+int wr_bind_amqp_frames(PyObject *module);  /* AMQP: frames that the gateway sends */
+int wr_bind_amqp_prepare(PyObject *module); /* AMQP: messages as the engine takes them */
 #endif

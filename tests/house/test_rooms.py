@@ -22,7 +22,8 @@ MAY_INCLUDE = {
     "queues": {"queues", "kernel", "store/client.h"},
     "topics": {"topics", "kernel"},
     "client": {"client", "kernel", "store/client.h"},
-    "binding": {"binding", "client", "queues", "store", "topics", "kernel"},
+    "amqp": {"amqp", "kernel/bytes.h"},
+    "binding": {"binding", "amqp", "client", "queues", "store", "topics", "kernel"},
 }
 
 #: comments; strings, but not the names of includes; characters
