@@ -209,7 +209,7 @@ static int int_put(wr_memory *to, char tag, PyObject *value, int bytes, bool is_
         beyond = beyond || (bytes < 8 && (found < -(1ll << (8 * bytes - 1)) || found >= 1ll << (8 * bytes - 1)));
         number = (uint64_t)found;
     }
-    if (beyond) return wr_raise_given("UsageError", value, "a number of %d bytes (AMQP's type %c) cannot be this", bytes, tag);
+    if (beyond) return wr_raise_given("UsageError", value, "a number of AMQP's type %c must fit into %d bytes", tag, bytes);
     return tag_put(to, tag) || wr_amqp_number_put(to, number, bytes) ? -1 : 0;
 }
 
