@@ -5,6 +5,7 @@
     DIR/node.json       format version, node id, epoch, settings
     DIR/catalog.json    declarations (warren.engine.catalog.catalog)
     DIR/launch.json     how the supervisor was started, for the one that takes over when it dies
+    DIR/users.json      users and permissions of the AMQP gateway, when there are any (workers/amqp/users_file.py)
     DIR/control.sock    where the supervisor answers
     DIR/log/            what the processes print
     DIR/store/, DIR/queues/, DIR/topics/   messages (store server, queue workers, topic worker)
@@ -15,8 +16,8 @@ what only means something there, the keys of the semaphores; in a copy it is ano
 
 Directories are 0700, files 0600, or 02770 and 0660 where a group may use the node (`ownership.py`). `node.json` is
 written last when a directory is made: without it there is no node, and a start goes on with making one. Only the
-holder of the lock writes the files named here. Crash point: `node_epoch` is durable before the superblock of that epoch
-is made, so client epochs never repeat.
+holder of the lock writes the files named here, but for users.json, which has a lock of its own. Crash point:
+`node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
 """
 
 from __future__ import annotations

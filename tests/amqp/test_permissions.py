@@ -73,7 +73,7 @@ def test_refusals_are_rabbitmqs(tmp_path: Path) -> None:
 def test_entering_a_vhost(tmp_path: Path) -> None:
     with users_file.changing(tmp_path) as accounts:
         accounts.vhosts["shop"] = Vhost(limits={"max-connections": 2})
-        accounts.vhosts["closed"] = Vhost(limits={"max-connections": 0})
+        accounts.vhosts["closed"] = Vhost(limits={"max-connections": 0, "max-queues": 1})
         accounts.users["u"] = Account(
             permissions={"shop": Rights(), "closed": Rights()}, limits={"max-connections": 3, "max-channels": -1}
         )
@@ -98,6 +98,14 @@ def test_entering_a_vhost(tmp_path: Path) -> None:
         with pytest.raises(ConnectionFault, match=r"530") as raised:
             permissions.check_vhost_connections(users, user, vhost, in_vhost, of_user)
         assert told in raised.value.said
+    permissions.check_vhost_queues(users, "shop", "q2", 100)
+    permissions.check_vhost_queues(users, "closed", "q1", 0)
+    with pytest.raises(ChannelFault) as refused:
+        permissions.check_vhost_queues(users, "closed", "q2", 1)
+    assert (refused.value.code, refused.value.said) == (
+        406,
+        "PRECONDITION_FAILED - cannot declare queue 'q2': queue limit in vhost 'closed' (1) is reached",
+    )
     assert user.limit("max-connections") == 3
     assert user.limit("max-channels") is None
 

@@ -60,6 +60,14 @@ def check_vhost_connections(users: Users, user: User, vhost: str, in_vhost: int,
         )
 
 
+def check_vhost_queues(users: Users, vhost: str, name: str, in_vhost: int) -> None:
+    """Raises ChannelFault 406 when a vhost has as many queues already as it may have."""
+    found = users.vhost(vhost)
+    limit = -1 if found is None else found.limits.get("max-queues", -1)
+    if 0 <= limit <= in_vhost:
+        raise ChannelFault(406, f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached")
+
+
 def _resource(kind: Kind, name: str, vhost: str) -> str:
     shown = DEFAULT_EXCHANGE if kind == "exchange" and not name else name
     return f"{kind} '{shown}' in vhost '{vhost}'"

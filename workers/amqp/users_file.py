@@ -114,20 +114,6 @@ class Accounts(msgspec.Struct, forbid_unknown_fields=True):
                     check_pattern(topics.write)
                     check_pattern(topics.read)
 
-    def user(self, name: str) -> Account:
-        """Raises UsageError: there is none."""
-        found = self.users.get(name)
-        if found is None:
-            raise UsageError(f"there is no user {shown(name)}: `warren gateway users list DIR` shows the names")
-        return found
-
-    def vhost(self, name: str) -> Vhost:
-        """Raises UsageError: there is none."""
-        found = self.vhosts.get(name)
-        if found is None:
-            raise UsageError(f"there is no vhost {shown(name)}: `warren gateway vhosts list DIR` shows the names")
-        return found
-
     def forget_vhost(self, name: str) -> None:
         """Remove a vhost, and the rights in it."""
         del self.vhosts[name]

@@ -33,6 +33,7 @@ COMMANDS = {
     "inspect": "inspect",
     "check": "check",
     "transactions": "transactions",
+    "gateway": "gateway",
     "spark": "spark",
 }
 SUMMARIES = {
@@ -53,6 +54,7 @@ SUMMARIES = {
     "inspect": "Show the shared memory of a node",
     "check": "Verify every file of a data directory",
     "transactions": "List the transactional sinks of Spark jobs, finish or forget one",
+    "gateway": "Users, permissions and virtual hosts of the AMQP gateway",
     "spark": "Scan, audit, export, republish, report: pipelines on Spark",
 }
 
