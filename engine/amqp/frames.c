@@ -109,6 +109,32 @@ void wr_amqp_fault(wr_amqp_reader *r, wr_amqp_event *event, uint16_t code, uint3
     *event = (wr_amqp_event){.kind = WR_AMQP_FAULT, .code = code, .method = method, .channel = channel, .text = r->text};
 }
 
+const char *wr_amqp_bytes_text(char to[WR_AMQP_BYTES_ROOM], const uint8_t *bytes, uint32_t n) {
+    bool text = n > 0;
+    for (uint32_t i = 0; i < n; i++) text = text && bytes[i] >= ' ' && bytes[i] <= '~' && bytes[i] != '"' && bytes[i] != '\\';
+    int at = snprintf(to, WR_AMQP_BYTES_ROOM, "<<");
+    if (text) at += snprintf(to + at, WR_AMQP_BYTES_ROOM - (size_t)at, "\"%.*s\"", (int)n, (const char *)bytes);
+    for (uint32_t i = 0; !text && i < n; i++) at += snprintf(to + at, WR_AMQP_BYTES_ROOM - (size_t)at, "%s%u", i ? "," : "", bytes[i]);
+    snprintf(to + at, WR_AMQP_BYTES_ROOM - (size_t)at, ">>");
+    return to;
+}
+
+/* A fault of a frame whose payload has n octets, of which `payload` are the first ones. */
+static bool frame_wrong(wr_amqp_reader *r, wr_amqp_event *event, uint8_t type, uint16_t channel, const uint8_t *payload, uint32_t n, uint16_t code,
+                        const char *why) {
+    char text[WR_AMQP_BYTES_ROOM];
+    const bool whole = n <= WR_AMQP_BYTES_SHOWN;
+    wr_amqp_fault(r, event, code, 0, channel, "type %u, %s octets = %s%s", type, whole ? "all" : "first 16",
+                  wr_amqp_bytes_text(text, payload, whole ? n : WR_AMQP_BYTES_SHOWN), why);
+    return true;
+}
+
+static bool marker_wrong(wr_amqp_reader *r, wr_amqp_event *event, uint8_t type, uint16_t channel, const uint8_t *payload, uint32_t n, uint8_t end) {
+    char why[40];
+    snprintf(why, sizeof why, ": {invalid_frame_end_marker,%u}", end);
+    return frame_wrong(r, event, type, channel, payload, n, WR_AMQP_FRAME_ERROR, why);
+}
+
 static bool no_memory(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel) {
     wr_amqp_fault(r, event, WR_AMQP_RESOURCE_ERROR, 0, channel, "the gateway has no memory for this frame");
     return true;
@@ -149,8 +175,12 @@ static bool unexpected(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel
 static bool complete(wr_amqp_reader *r, wr_amqp_event *event, wr_amqp_content *content) {
     content_out(r, content);
     if (content->state == SKIPPED) {
+        snprintf(r->text, sizeof r->text, "message size %llu is larger than configured max size %llu", (unsigned long long)content->size,
+                 (unsigned long long)r->body_max);
+        *event = (wr_amqp_event){.kind = WR_AMQP_REFUSED, .channel = content->channel, .code = WR_AMQP_PRECONDITION_FAILED,
+                                 .method = WR_AMQP_BASIC_PUBLISH, .text = r->text};
         content_free(r, content);
-        return false;
+        return true;
     }
     *event = (wr_amqp_event){.kind = WR_AMQP_PUBLISH, .channel = content->channel, .method = WR_AMQP_BASIC_PUBLISH, .arguments = content->held,
                              .arguments_n = content->arguments_n, .properties = content->held + content->arguments_n,
@@ -175,16 +205,13 @@ static bool begin(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, con
     return false;
 }
 
-/* Does the size of a body that is announced find room? True: no, and *event says so. */
+/* Does the body that is announced find room? True: no, and *event says so. One that is too large for a message is left out, and refused
+ * when it has come, as RabbitMQ does it. */
 static bool too_large(wr_amqp_reader *r, wr_amqp_event *event, wr_amqp_content *content) {
     if (content->size > r->body_max) {
-        snprintf(r->text, sizeof r->text, "message size %llu is larger than configured max size %llu", (unsigned long long)content->size,
-                 (unsigned long long)r->body_max);
-        *event = (wr_amqp_event){.kind = WR_AMQP_REFUSED, .channel = content->channel, .code = WR_AMQP_PRECONDITION_FAILED,
-                                 .method = WR_AMQP_BASIC_PUBLISH, .text = r->text};
         content_drop(r, content);
         content->state = SKIPPED;
-        return true;
+        return false;
     }
     content->charged = content->size + content->properties_n;
     r->assembling += content->charged;
@@ -200,10 +227,6 @@ static bool header(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, co
     wr_amqp_content *content = content_of(r, channel);
     if (content && content->state == CLOSING) return false;
     if (!content || content->state != WANTS_HEADER) return unexpected(r, event, channel, content);
-    if (n < HEADER) {
-        wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, WR_AMQP_BASIC_PUBLISH, channel, "a content header of %u octets is too short", n);
-        return true;
-    }
     if (wr_get16(payload) != CLASS_BASIC) {
         wr_amqp_fault(r, event, WR_AMQP_UNEXPECTED_FRAME, WR_AMQP_BASIC_PUBLISH, channel,
                       "expected content header for class 60, got one for class %u instead", wr_get16(payload));
@@ -213,6 +236,7 @@ static bool header(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, co
     content->size = wr_get64(payload + 4);
     content->properties_n = n - HEADER;
     if (too_large(r, event, content)) return true;
+    if (content->state == SKIPPED) return false;
     uint8_t *held = realloc(content->held, (uint64_t)content->arguments_n + content->properties_n + 1);
     if (!held) return no_memory(r, event, channel);
     content->held = held;
@@ -231,7 +255,7 @@ static bool body_begins(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channe
     if (!content || content->state == WANTS_HEADER) return unexpected(r, event, channel, content);
     r->in_body = true;
     r->body_channel = channel;
-    r->body_left = n;
+    r->body_left = r->body_n = n;
     if (content->state == CLOSING || content->state == OVERRUN || n <= content->size - content->filled) return false;
     content_drop(r, content);
     content->state = OVERRUN;
@@ -247,15 +271,13 @@ static bool body_goes_on(wr_amqp_reader *r, wr_amqp_event *event) {
         if (n && content->body) memcpy(content->bytes + content->filled, r->at, n);
         content->filled += n;
     }
+    for (uint32_t i = r->body_n - r->body_left, j = 0; i < WR_AMQP_BYTES_SHOWN && j < n; i++, j++) r->body_first[i] = r->at[j];
     r->at += n;
     r->body_left -= n;
     if (r->body_left || r->at == r->end) return false;
     r->in_body = false;
     const uint8_t end = *r->at++;
-    if (end != WR_AMQP_FRAME_END) {
-        wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, 0, r->body_channel, "invalid frame end marker %u of a frame of a body", end);
-        return true;
-    }
+    if (end != WR_AMQP_FRAME_END) return marker_wrong(r, event, WR_AMQP_FRAME_BODY, r->body_channel, r->body_first, r->body_n, end);
     if (!content || (content->state != WANTS_BODY && content->state != SKIPPED) || content->filled != content->size) return false;
     return complete(r, event, content);
 }
@@ -291,10 +313,6 @@ static bool whole(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, con
 
 /* True: *event is one. */
 static bool method(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, const uint8_t *payload, uint32_t n) {
-    if (n < 4) {
-        wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, 0, channel, "a method frame of %u octets is too short", n);
-        return true;
-    }
     const uint32_t id = wr_get32(payload);
     wr_amqp_content *content = r->contents_n ? content_of(r, channel) : NULL;
     if (content && content->state == CLOSING) {
@@ -322,58 +340,39 @@ static bool method(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, co
 
 /* ---- frames ---- */
 
-/* Its type, and the size of its payload. True: *event is a fault. */
-static bool frame_begins(wr_amqp_reader *r, wr_amqp_event *event, const uint8_t *frame) {
-    const uint16_t channel = wr_get16(frame + 1);
+/* Is the payload not too large? True: it is, and *event is a fault. */
+static bool frame_too_large(wr_amqp_reader *r, wr_amqp_event *event, const uint8_t *frame) {
     const uint32_t n = wr_get32(frame + 3);
-    if (n > r->frame_max) {
-        wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, 0, channel, "a frame of type %u has a payload of %u octets, and %u are its most", frame[0], n,
-                      r->frame_max - WR_AMQP_FRAME_OVERHEAD);
-        return true;
-    }
-    switch (frame[0]) {
-    case WR_AMQP_FRAME_METHOD:
-        return false;
-    case WR_AMQP_FRAME_HEADER:
-    case WR_AMQP_FRAME_BODY:
-        return !channel && unexpected(r, event, channel, NULL);
-    case WR_AMQP_FRAME_HEARTBEAT:
-        if (n) break;
-        return channel && unexpected(r, event, channel, NULL);
-    default:
-        break;
-    }
-    wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, 0, channel, "a frame of type %u with %u octets is unknown", frame[0], n);
+    if (n <= r->frame_max) return false;
+    wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, 0, wr_get16(frame + 1), "type %u, all octets = <<>>: {frame_too_large,%u,%u}", frame[0], n,
+                  r->frame_max - WR_AMQP_FRAME_OVERHEAD);
     return true;
 }
+
+static bool is_body(const uint8_t *frame) { return frame[0] == WR_AMQP_FRAME_BODY && wr_get16(frame + 1); }
 
 /* A whole frame of n bytes of payload that is not of a body. True: *event is one. */
 static bool frame_ends(wr_amqp_reader *r, wr_amqp_event *event, const uint8_t *frame, uint32_t n) {
     const uint16_t channel = wr_get16(frame + 1);
     const uint8_t *payload = frame + HEAD;
-    if (payload[n] != WR_AMQP_FRAME_END) {
-        wr_amqp_fault(r, event, WR_AMQP_FRAME_ERROR, 0, channel, "invalid frame end marker %u of a frame of type %u with %u octets", payload[n],
-                      frame[0], n);
-        return true;
-    }
-    switch (frame[0]) {
-    case WR_AMQP_FRAME_METHOD:
-        return method(r, event, channel, payload, n);
-    case WR_AMQP_FRAME_HEADER:
-        return header(r, event, channel, payload, n);
-    default:
-        *event = (wr_amqp_event){.kind = WR_AMQP_HEARTBEAT};
-        return true;
-    }
+    if (payload[n] != WR_AMQP_FRAME_END) return marker_wrong(r, event, frame[0], channel, payload, n, payload[n]);
+    const bool heartbeat = frame[0] == WR_AMQP_FRAME_HEARTBEAT && !n;
+    if (frame[0] == WR_AMQP_FRAME_METHOD && n >= 4) return method(r, event, channel, payload, n);
+    if (frame[0] == WR_AMQP_FRAME_HEADER && n >= HEADER && channel) return header(r, event, channel, payload, n);
+    if ((heartbeat && channel) || (frame[0] == WR_AMQP_FRAME_HEADER && n >= HEADER) || frame[0] == WR_AMQP_FRAME_BODY)
+        return frame_wrong(r, event, frame[0], channel, payload, n, WR_AMQP_UNEXPECTED_FRAME, "");
+    if (!heartbeat) return frame_wrong(r, event, frame[0], channel, payload, n, WR_AMQP_FRAME_ERROR, ": unknown_frame");
+    *event = (wr_amqp_event){.kind = WR_AMQP_HEARTBEAT};
+    return true;
 }
 
 /* The next frame, or what there is of it. True: *event is one. */
 static bool frame(wr_amqp_reader *r, wr_amqp_event *event) {
     const uint8_t *at = r->at;
     if (!r->held_n && r->end - at >= (int64_t)HEAD) {
-        if (frame_begins(r, event, at)) return true;
+        if (frame_too_large(r, event, at)) return true;
         const uint32_t n = wr_get32(at + 3);
-        if (at[0] == WR_AMQP_FRAME_BODY) {
+        if (is_body(at)) {
             r->at += HEAD;
             return body_begins(r, event, wr_get16(at + 1), n);
         }
@@ -386,10 +385,10 @@ static bool frame(wr_amqp_reader *r, wr_amqp_event *event) {
         const int there = hold(r, HEAD);
         if (there < 0) return no_memory(r, event, 0);
         if (!there) return false;
-        if (frame_begins(r, event, r->held)) return true;
+        if (frame_too_large(r, event, r->held)) return true;
     }
     const uint32_t n = wr_get32(r->held + 3);
-    if (r->held[0] == WR_AMQP_FRAME_BODY) {
+    if (is_body(r->held)) {
         r->held_n = 0;
         return body_begins(r, event, wr_get16(r->held + 1), n);
     }

@@ -17,13 +17,16 @@
 #define WR_AMQP_FRAMES_H
 #include "amqp/methods.h"
 
+#define WR_AMQP_BYTES_SHOWN 16u /* in a text */
+#define WR_AMQP_BYTES_ROOM 80u
+
 /* Memory of a body that is filled as it comes: made with the size that its header says, given away with its message, or dropped. */
 typedef struct {
     void *(*make)(uint64_t n, uint8_t **bytes); /* NULL: there is none */
     void (*drop)(void *body);
 } wr_amqp_bodies;
 
-/* `kind`: WR_AMQP_METHOD, _PUBLISH, _HEARTBEAT, _REFUSED (a message of the channel is larger than body_max: it is not handed out,
+/* `kind`: WR_AMQP_METHOD, _PUBLISH, _HEARTBEAT, _REFUSED (a message of the channel was larger than body_max: it is not handed out,
  * and the channel is to be closed), _FAULT (the connection is to be closed). */
 typedef struct {
     uint8_t kind;
@@ -52,7 +55,8 @@ typedef struct {
     /* a frame of a body, in the middle of it */
     bool in_body;
     uint16_t body_channel;
-    uint32_t body_left;
+    uint32_t body_n, body_left;
+    uint8_t body_first[WR_AMQP_BYTES_SHOWN]; /* of its payload, for a text */
     /* messages that are begun, and channels of which nothing but the end is wanted; in no order */
     wr_amqp_content **contents;
     uint32_t contents_n, contents_room;
@@ -74,6 +78,9 @@ void wr_amqp_fault(wr_amqp_reader *reader, wr_amqp_event *event, uint16_t code, 
     __attribute__((format(printf, 6, 7)));
 /* This side has closed a channel: messages of it are left out until channel.close or channel.close-ok comes. 0 or ENOMEM. */
 int wr_amqp_closing(wr_amqp_reader *reader, uint16_t channel);
+
+/* At most WR_AMQP_BYTES_SHOWN bytes as RabbitMQ's texts show them: <<"ab">>, <<0,1>>. */
+const char *wr_amqp_bytes_text(char to[WR_AMQP_BYTES_ROOM], const uint8_t *bytes, uint32_t n);
 
 /* bytes that are kept for the peer, for those that count them */
 uint64_t wr_amqp_kept(const wr_amqp_reader *reader);

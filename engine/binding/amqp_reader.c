@@ -74,9 +74,14 @@ static int note_not_utf8(ReaderObject *self, reading *now, wr_amqp_event *event)
     return note_wrong(now, event);
 }
 
-static int note_bad(ReaderObject *self, reading *now, wr_amqp_event *event, const wr_amqp_method *method, wr_amqp_wrong wrong) {
-    wr_amqp_fault(&self->r, event, wrong.code, event->method, event->channel, "cannot decode %s: %s", method->name, wrong.text);
-    return note_wrong(now, event);
+/* The arguments of a method are bad: *event becomes a fault. */
+static void bad_arguments(ReaderObject *self, wr_amqp_event *event, const wr_amqp_method *method, wr_amqp_wrong wrong) {
+    char text[WR_AMQP_BYTES_ROOM];
+    if (wrong.code == WR_AMQP_FRAME_ERROR && event->arguments_n <= WR_AMQP_BYTES_SHOWN)
+        wr_amqp_fault(&self->r, event, wrong.code, event->method, event->channel, "cannot decode %s",
+                      wr_amqp_bytes_text(text, event->arguments, event->arguments_n));
+    else
+        wr_amqp_fault(&self->r, event, wrong.code, event->method, event->channel, "cannot decode %s: %s", method->name, wrong.text);
 }
 
 static int note_method(ReaderObject *self, reading *now, wr_amqp_event *event) {
@@ -84,7 +89,10 @@ static int note_method(ReaderObject *self, reading *now, wr_amqp_event *event) {
     wr_amqp_value values[WR_AMQP_ARGUMENTS_MAX];
     const wr_amqp_wrong wrong = wr_amqp_arguments_read(method, event->arguments, event->arguments_n, values);
     now->runs_n = 0;
-    if (wrong.text) return note_bad(self, now, event, method, wrong);
+    if (wrong.text) {
+        bad_arguments(self, event, method, wrong);
+        return note_wrong(now, event);
+    }
     PyObject *arguments = wr_amqp_arguments_give(method, values);
     if (!arguments) return note_not_utf8(self, now, event);
     return note(now, Py_BuildValue("(iiIN)", WR_AMQP_METHOD, event->channel, event->method, arguments));
@@ -135,7 +143,7 @@ static int run_new(ReaderObject *self, reading *now, wr_amqp_event *event, run *
     wr_amqp_value values[WR_AMQP_ARGUMENTS_MAX];
     const wr_amqp_wrong wrong = wr_amqp_arguments_read(method, event->arguments, event->arguments_n, values);
     if (wrong.text) {
-        wr_amqp_fault(&self->r, event, wrong.code, event->method, event->channel, "cannot decode %s: %s", method->name, wrong.text);
+        bad_arguments(self, event, method, wrong);
         return 1;
     }
     PyObject *exchange = PyUnicode_DecodeUTF8((const char *)values[1].bytes, values[1].n, NULL);
