@@ -1,0 +1,208 @@
+"""Celery over warren://, as programs use it: a prefork worker, its tasks and results, canvas, remote control, kills.
+
+Method: one worker of two processes for most of it, in a node of the module; kills have workers of their own.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+
+import warren
+
+from support.celery_client import client, named
+from support.celery_worker import Worker
+from support.real_node import RealNode
+from support.waiting import kill, wait_until
+
+pytestmark = pytest.mark.integration
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def url(directory: Path) -> str:
+    return f"warren:///{directory}"
+
+
+@pytest.fixture(scope="module")
+def worker(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with Worker(tmp_path_factory.mktemp("worker"), url, "--concurrency", "2") as running:
+        yield running
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[Any]:
+    with client(url) as made:
+        yield made
+
+
+def test_a_task_runs_and_its_result_comes_to_every_process_that_asks(app: Any, worker: Worker, url: str) -> None:
+    result = named(app, "add", 1, 2).delay()
+    assert result.get(timeout=WAIT_S) == 3
+    with client(url) as other:
+        again = other.AsyncResult(result.id)
+        assert (again.state, again.get(timeout=WAIT_S), again.name) == ("SUCCESS", 3, "support.celery_tasks.add")
+
+
+def test_a_failure_comes_with_its_exception(app: Any, worker: Worker) -> None:
+    with pytest.raises(ValueError, match="on purpose"):
+        named(app, "fail", "on purpose").delay().get(timeout=WAIT_S)
+
+
+def test_a_retry_waits_for_its_countdown_in_the_node(app: Any, worker: Worker) -> None:
+    assert named(app, "flaky", 2).delay().get(timeout=WAIT_S) == 2
+
+
+def test_canvas(app: Any, worker: Worker) -> None:
+    add, total = (lambda x, y: named(app, "add", x, y)), named(app, "total")
+    assert chain(add(1, 2), named(app, "add", 3))().get(timeout=WAIT_S) == 6
+    members = group([add(n, n) for n in range(20)], app=app)()
+    assert members.get(timeout=WAIT_S) == [2 * n for n in range(20)]
+    members.save()
+    assert app.GroupResult.restore(members.id).get(timeout=WAIT_S) == [2 * n for n in range(20)]
+    members.delete()
+    assert app.GroupResult.restore(members.id) is None
+    assert chord([add(n, n) for n in range(20)], app=app)(total).get(timeout=WAIT_S) == 380
+    with pytest.raises(Exception, match="broken part"):
+        chord([add(1, 1), named(app, "fail", "broken part")], app=app)(total).get(timeout=WAIT_S)
+
+
+def test_a_result_is_forgotten_and_another_one_is_not(app: Any, worker: Worker) -> None:
+    kept, gone = named(app, "add", 1, 1).delay(), named(app, "add", 2, 2).delay()
+    assert (kept.get(timeout=WAIT_S), gone.get(timeout=WAIT_S)) == (2, 4)
+    gone.forget()
+    assert app.AsyncResult(gone.id).state == "PENDING"
+    assert app.AsyncResult(kept.id).state == "SUCCESS"
+    ignored = named(app, "add", 3, 3).apply_async(ignore_result=True)
+    named(app, "add", 3, 3).delay().get(timeout=WAIT_S)
+    assert app.AsyncResult(ignored.id).state == "PENDING"
+
+
+def test_a_task_with_an_eta_waits_in_the_node_and_not_in_a_worker(app: Any, worker: Worker, directory: Path) -> None:
+    sent = time.time()
+    result = named(app, "told").apply_async(countdown=1.5)
+    with warren.attach(directory) as node:
+        assert node.queue("celery", create=False).stats()["delayed"] == 1
+    told = result.get(timeout=WAIT_S)
+    assert told["time"] >= sent + 1.5
+    assert told["eta"] is not None
+
+
+def test_a_task_knows_its_message(app: Any, worker: Worker) -> None:
+    told = named(app, "told").apply_async(priority=7).get(timeout=WAIT_S)
+    assert told["info"]["priority"] == 7
+    assert told["info"]["redelivered"] is False
+    assert told["info"]["routing_key"] == "celery"
+
+
+def test_children_of_the_pool_publish(app: Any, worker: Worker) -> None:
+    ids = named(app, "spawn", 3).delay().get(timeout=WAIT_S)
+    assert [app.AsyncResult(id).get(timeout=WAIT_S) for id in ids] == [1, 2, 3]
+
+
+def test_remote_control_and_events(app: Any, worker: Worker) -> None:
+    seen: list[dict[str, Any]] = []
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+        with receiver.consumer_context(wakeup=False) as (own, _channel, _consumers):
+            named(app, "add", 1, 2).delay().get(timeout=WAIT_S)
+
+            def succeeded() -> bool:
+                with contextlib.suppress(TimeoutError):
+                    own.drain_events(timeout=0.2)
+                return any(event["type"] == "task-succeeded" for event in seen)
+
+            wait_until(succeeded, WAIT_S, what="the event of a task that succeeded")
+    assert app.control.ping(destination=[worker.name], timeout=WAIT_S) == [{worker.name: {"ok": "pong"}}]
+    inspect = app.control.inspect(destination=[worker.name], timeout=WAIT_S)
+    assert inspect.active_queues()[worker.name][0]["name"] == "celery"
+    assert app.control.add_consumer("other", destination=[worker.name], reply=True, timeout=WAIT_S)
+    assert named(app, "add", 2, 3).apply_async(queue="other").get(timeout=WAIT_S) == 5
+    app.control.cancel_consumer("other", destination=[worker.name], reply=True, timeout=WAIT_S)
+
+
+def test_a_revoked_task_does_not_run(app: Any, worker: Worker) -> None:
+    result = named(app, "add", 1, 2).apply_async(countdown=1)
+    app.control.revoke(result.id, destination=[worker.name], reply=True, timeout=WAIT_S)
+    with pytest.raises(Exception, match="revoked"):
+        result.get(timeout=WAIT_S)
+
+
+# ---- kills ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(url: str, app: Any, tmp_path: Path) -> Iterator[Worker]:
+    """A worker whose tasks are its own, in a queue that the client sends to."""
+    app.conf.task_default_queue = f"alone-{os.getpid()}-{tmp_path.name}"[:60]
+    options = ("--concurrency", "2", "-Q", app.conf.task_default_queue, "--without-gossip", "--without-mingle")
+    with Worker(tmp_path, url, *options, name="alone") as running:
+        yield running
+
+
+def begun(worker: Worker, count: int = 1) -> list[str]:
+    return [line for line in worker.marked() if not line.endswith("done")][: count + 1]
+
+
+@pytest.mark.crash
+def test_a_killed_worker_leaves_its_task_to_another_marked_redelivered(app: Any, alone: Worker) -> None:
+    results = [named(app, "hold", name, 60.0).delay() for name in ("one", "two", "three")]
+    wait_until(lambda: len(begun(alone, 2)) == 2, WAIT_S, what="two tasks at work")
+    alone.kill()
+    (alone.folder / "marks.go").touch()
+    alone.start()
+    assert [result.get(timeout=WAIT_S) for result in results[:2]] == [True, True]
+    results[2].get(timeout=WAIT_S)
+    runs = [line.split()[0] for line in begun(alone, 9)]
+    assert sorted(runs) == ["one", "one", "three", "two", "two"]  # each that was at work once more
+
+
+@pytest.mark.crash
+def test_a_killed_process_of_the_pool_leaves_its_task_to_another(app: Any, alone: Worker) -> None:
+    result = named(app, "hold", "one", 60.0).delay()
+    wait_until(lambda: begun(alone), WAIT_S, what="the task at work")
+    (alone.folder / "marks.go").touch()
+    kill(int(begun(alone)[0].split()[1]))
+    assert result.get(timeout=WAIT_S) is True
+    assert [line.split()[0] for line in begun(alone, 9)] == ["one", "one"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGQUIT], ids=["warm", "cold"])
+def test_nothing_is_lost_when_a_worker_is_shut_down(app: Any, alone: Worker, how: int) -> None:
+    results = [named(app, "hold", str(n), 60.0 if how == signal.SIGQUIT else 0.3).delay() for n in range(5)]
+    wait_until(lambda: len(begun(alone, 2)) == 2, WAIT_S, what="two tasks at work")
+    alone.stop(how)
+    done = [line for line in alone.marked() if line.endswith("done")]
+    assert len(done) == (0 if how == signal.SIGQUIT else 2)
+    (alone.folder / "marks.go").touch()
+    alone.start()
+    redelivered = [result.get(timeout=WAIT_S) for result in results]
+    assert redelivered.count(True) <= (5 if how == signal.SIGQUIT else 3)
+
+
+@pytest.mark.crash
+def test_killed_servers_are_waited_for_and_a_node_that_is_restarted_is_connected_to_again(tmp_path: Path) -> None:
+    place = f"warren:///{tmp_path / 'data'}"
+    with (
+        RealNode(tmp_path / "data") as running,
+        client(place) as app,
+        Worker(tmp_path, place, "--concurrency", "2") as worker,
+    ):
+        for role in ("worker-0", "store", "worker-1", "topic_worker"):
+            running.kill(role)
+            assert named(app, "add", 1, 1).delay().get(timeout=WAIT_S) == 2
+        assert "onnection to broker lost" not in worker.said()
+        held = named(app, "hold", "one", 60.0).delay()
+        wait_until(lambda: begun(worker), WAIT_S, what="the task at work")
+        running.stop()
+        worker.wait_for("onnection to broker lost")
+        running.start()
+        (tmp_path / "marks.go").touch()
+        assert held.get(timeout=WAIT_S) in (True, False)
+        assert named(app, "add", 2, 2).delay().get(timeout=WAIT_S) == 4

@@ -1,0 +1,63 @@
+"""Arguments of queues as kombu and RabbitMQ name them, as those of Warren."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from warren.engine.catalog.arguments import PRIORITY_MAX
+from warren.engine.errors import UsageError
+from warren.engine.saying import shown
+
+
+def _from_milliseconds(value: Any) -> float:
+    return max(0.001, float(value) / 1000)
+
+
+def _priority(value: Any) -> int:
+    """RabbitMQ has 255 of them, the documents of Celery 10; here those above the highest count as it."""
+    return min(int(value), PRIORITY_MAX)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "x-message-ttl": ("message_ttl", _from_milliseconds),
+    "x-expires": ("expires", _from_milliseconds),
+    "x-max-length": ("max_length", int),
+    "x-max-length-bytes": ("max_length_bytes", int),
+    "x-overflow": ("overflow", _as_it_is),
+    "x-dead-letter-exchange": ("dead_letter_exchange", _as_it_is),
+    "x-dead-letter-routing-key": ("dead_letter_routing_key", _as_it_is),
+    "x-max-priority": ("max_priority", _priority),
+    "x-delivery-limit": ("delivery_limit", int),
+    "x-single-active-consumer": ("single_active_consumer", bool),
+    "max_priority": ("max_priority", _priority),
+}
+#: they choose among implementations, and there is one
+_TYPES = ("classic", "quorum")
+
+
+def queue_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Arguments of Queue.queue_arguments. Those of Warren's own names stay. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for name, value in (given or {}).items():
+        if value is None or name in ("x-queue-mode", "x-queue-version"):
+            continue
+        if name == "x-queue-type":
+            if value not in _TYPES:
+                raise UsageError(f"x-queue-type {shown(value)}: tasks are in queues, of type {' or '.join(_TYPES)}")
+            continue
+        known = _NAMES.get(name)
+        if known is None:
+            if name.startswith("x-"):
+                raise UsageError(f"queue argument {shown(name)} is not known: known are {', '.join(sorted(_NAMES))}")
+            found[name] = value
+            continue
+        try:
+            found[known[0]] = known[1](value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"queue argument {name}={shown(value)}: {error}") from None
+    return found

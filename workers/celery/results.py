@@ -1,0 +1,256 @@
+"""Results of tasks in a topic: the result backend `warren:///DIRECTORY`.
+
+Each result is appended to one topic, under the key of its task, and goes after `result_expires`. So any process finds
+the newest one by its key, as often as it likes; whoever waits reads the end of the topic, and is woken by what comes.
+A queue for each caller (as Celery's rpc backend has it) would give a result to that caller alone, and once. `forget`
+appends a record without a body, behind which there is nothing.
+
+    Backend          store, get, forget, groups, chords
+    ResultConsumer   waits for many results at once: one reader of the topic for a process
+
+Chords
+  Each part appends its id under the key of the chord. The order of the log says which part is the last one: it calls
+  the body, and appends a record without a body when that is published. So one process calls it, however many end at
+  once.
+
+Crash points
+  Killed before the append: no result; a task that is acked late runs again.
+  Between the append and the ack of a task that is acked late: it runs again; a SUCCESS that is there stays.
+  The last part of a chord, before its record: a part that is acked late runs again, and appends it.
+  Behind it, before the body is published: the same; it finds itself the last one, and calls the body.
+  Behind the publish, before the closing record: the body is called again, if the part is acked late.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import quote, unquote
+
+from celery import states
+from celery.backends.asynchronous import AsyncBackendMixin, BaseResultConsumer
+from celery.backends.base import BaseKeyValueStoreBackend
+
+from warren.engine.errors import ClosedError, DeclarationMismatch, PeerLost, TopicNotFound
+from warren.workers.celery.place import Place
+from warren.workers.faces.topic_reader import Reader
+from warren.workers.faces.topics import Topic
+
+#: queues of the topic
+QUEUES = 4
+#: results read in one step
+READ = 500
+#: the least time that results are kept, and how long they are without `result_expires`
+EXPIRES_LEAST_S = 1.0
+#: how many parts of a chord are looked at
+CHORD_MAX = 1 << 20
+#: pause while the node is away
+AWAY_S = 0.2
+
+
+class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no types
+    """Reads what comes for the process, and gives it to whoever waits. One thread reads, for all."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._turns = 0  # how often results were given out
+        self._reader: Reader | None = None
+        self._pid = os.getpid()
+
+    def start(self, initial_task_id: str, **_unused: Any) -> None:
+        """Read from now on."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._lock:
+            if self._reader is None:
+                self._reader = self.backend.topic.reader(
+                    start="latest", tags=sorted(states.READY_STATES), damage="skip", on_data_loss="skip"
+                )
+
+    def on_wait_for_pending(self, result: Any, **named: Any) -> None:
+        """Somebody begins to wait: what is there already, he gets."""
+        self.start(result.id)
+        for meta in result._iter_meta(**{**named, "interval": 0}):
+            if meta is not None:
+                self.on_state_change(meta, None)
+
+    def consume_from(self, task_id: str) -> None:
+        """Somebody will wait for it."""
+        self.start(task_id)
+
+    def cancel_for(self, task_id: str) -> None:
+        """Nobody does any more: its result is passed by."""
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        """Give out what comes within `timeout`. Raises TimeoutError."""
+        if self._pid != os.getpid() or self._reader is None:
+            self.start("")
+        turns = self._turns
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError("another thread waits for results")
+        try:
+            if turns != self._turns:  # another thread has given out some meanwhile
+                return
+            assert self._reader is not None
+            try:
+                records = self._reader.get_many(READ, timeout)
+            except (ClosedError, PeerLost):  # the node is restarted; the reader goes on where it was
+                time.sleep(AWAY_S if timeout is None else min(AWAY_S, timeout))
+                raise TimeoutError("the node is away") from None
+            if not records:
+                raise TimeoutError("no result came in time")
+            for record in records:
+                self._give(record.key, record.body)
+            self._turns += 1
+        finally:
+            self._lock.release()
+
+    def _give(self, key: str | None, body: bytes) -> None:
+        task_id = self.backend.task_of(key)
+        if task_id is None or not body or not any(task_id in waiting for waiting in self._pending_results):
+            return
+        self.on_state_change(self.backend.decode_result(body), None)
+
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None and self._pid == os.getpid():
+            reader.close()
+
+    def on_after_fork(self) -> None:
+        """A child reads for itself."""
+        self._begin()
+
+
+class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc]  # Celery has no types
+    """See the module."""
+
+    supports_autoexpire = True
+    supports_native_join = True
+    supports_result_compression = True
+    persistent = True
+    implements_incr = True
+
+    ResultConsumer = ResultConsumer
+
+    def __init__(self, app: Any, url: str | None = None, **named: Any) -> None:
+        super().__init__(app=app, url=url, **named)
+        self.place = Place.of(url or "")
+        self._topics: dict[int, Topic] = {}  # of each process
+        self._part = threading.local()  # of a chord, which this thread has just ended
+        self.result_consumer = self.ResultConsumer(
+            self, self.app, self.accept, self._pending_results, self._pending_messages
+        )
+
+    def __reduce__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """It is made anew where it is unpickled."""
+        return super().__reduce__(args, {"url": self.url, **(kwargs or {})})
+
+    # -- the topic ----------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> Topic:
+        """The topic of the results; declared with the first use. Raises NodeNotRunning, ClosedError."""
+        found = self._topics.get(os.getpid())
+        if found is None:
+            self.place.attach()
+            found = self._topics[os.getpid()] = self._opened()
+        return found
+
+    def _opened(self) -> Topic:
+        node, name = self.place.node, self.place.topic
+        try:
+            return node.topic(name, create=False)
+        except TopicNotFound:
+            kept = max(float(self.expires), EXPIRES_LEAST_S) if self.expires else None
+            try:
+                return node.topic(name, queues=QUEUES, retention_s=kept)
+            except DeclarationMismatch:  # another process was first
+                return node.topic(name, create=False)
+
+    def _append(self, key: bytes | str, body: bytes | str, tag: str | None = None) -> tuple[int, int]:
+        data = body.encode() if isinstance(body, str) else body
+        durability = self.place.durability or "written"
+        position = self._again(
+            lambda topic: topic.append(data, _named(key), tag, durability=durability, timeout=self.place.call_timeout)
+        )
+        return position.queue, position.offset
+
+    def _again(self, call: Callable[[Topic], Any]) -> Any:
+        """Of a topic that was deleted there is another one then."""
+        try:
+            return call(self.topic)
+        except TopicNotFound:
+            self._topics.pop(os.getpid(), None)
+            return call(self.topic)
+
+    # -- keys and values ----------------------------------------------------------------------------------------
+
+    def get(self, key: bytes | str) -> bytes | None:
+        """The newest value of a key, or None."""
+        found = self._again(lambda topic: topic.find(_named(key), limit=1, damage="skip"))
+        return found[0].body or None if found else None
+
+    def mget(self, keys: Iterable[bytes | str]) -> list[bytes | None]:
+        """The same of many."""
+        return [self.get(key) for key in keys]
+
+    def set(self, key: bytes | str, value: bytes | str) -> None:
+        """A new value."""
+        self._append(key, value)
+
+    def _set_with_state(self, key: bytes | str, value: bytes | str, state: str) -> None:
+        self._append(key, value, state)
+
+    def delete(self, key: bytes | str) -> None:
+        """No value any more."""
+        self._append(key, b"")
+
+    def task_of(self, key: str | None) -> str | None:
+        """The id of the task that a key of the topic is of, or None."""
+        prefix = _named(self.task_keyprefix)
+        return unquote(key[len(prefix) :]) if key is not None and key.startswith(prefix) else None
+
+    def cleanup(self) -> None:
+        """Results go by themselves."""
+
+    # -- chords -------------------------------------------------------------------------------------------------
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **named: Any) -> None:
+        """A part of a chord has ended; the last one calls the body."""
+        if not request.group:
+            return
+        newest = self._again(
+            lambda topic: topic.find(_named(self.get_key_for_chord(request.group)), limit=1, damage="skip")
+        )
+        if newest and not newest[0].body:
+            return  # it was called; this part has run once more
+        self._part.id = request.id
+        try:
+            super().on_chord_part_return(request, state, result, **named)
+        finally:
+            del self._part.id
+
+    def incr(self, key: bytes | str) -> int:
+        """How many parts of a chord have ended, if the part of this thread is the last of them; else 0."""
+        mine = str(self._part.id)
+        self._append(key, mine)
+        found = self._again(lambda topic: topic.find(_named(key), limit=CHORD_MAX, damage="skip"))
+        ended = dict.fromkeys(record.body.decode() for record in sorted(found, key=lambda record: record.offset))
+        return len(ended) if next(reversed(ended)) == mine else 0
+
+    def expire(self, key: bytes | str, value: float) -> None:
+        """All that is kept goes after `result_expires`."""
+
+
+def _named(key: bytes | str) -> str:
+    """A key of the topic: no spaces, nothing that is not visible."""
+    return quote(key.decode() if isinstance(key, bytes) else key, safe="-_.~:+@!$&()*,;=/")
