@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 from amqp_diff.scene import CASES
@@ -15,6 +16,11 @@ def missing(module: str) -> str:
     package = NEEDED.get(module)
     if package and importlib.util.find_spec(package) is None:
         return f"there is no {package} here: pip install {package.replace('_', '-')}"
+    if module == "node":
+        if shutil.which("node") is None:
+            return "there is no node here: apt-get install nodejs npm"
+        if not (Path(sys.prefix) / "node_modules/amqplib").exists():
+            return "there is no amqplib here: scripts/setup installs it where npm is"
     if module == "tools" and shutil.which("amqp-publish") is None:
         return "there is no amqp-publish here: apt-get install amqp-tools"
     return ""

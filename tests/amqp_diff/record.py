@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from amqp_diff.cases import CASES, missing
@@ -46,8 +47,14 @@ def main() -> int:
                 print(f"{name}: left as it is, {reason}", file=sys.stderr)
                 continue
             started = time.monotonic()
-            lines = run(name, server)
-            if not chosen.once and lines != (second := run(name, server)):
+            try:
+                lines = run(name, server)
+                second = lines if chosen.once else run(name, server)
+            except Exception:  # noqa: BLE001 (the others are still recorded, and the command fails)
+                failed.append(name)
+                print(f"{name}:", traceback.format_exc(), file=sys.stderr)
+                continue
+            if lines != second:
                 failed.append(name)
                 print(f"{name}: two runs differ", *lines, "----", *second, sep="\n    ", file=sys.stderr)
                 continue

@@ -311,9 +311,21 @@ def shown(name: str, given: dict[str, Any], properties: Any = None, body: bytes 
     if there:
         text += " " + json.dumps(there, ensure_ascii=False, default=_plain)
     if body is not None:
+        properties = _without_order(properties)
         text += " | " + json.dumps(properties or {}, ensure_ascii=False, default=_plain)
         text += " | " + json.dumps(_shown_body(body), ensure_ascii=False)
     return text
+
+
+def _without_order(properties: Any) -> Any:
+    """The headers of a dead letter by their names: the server that writes them may put them in any order."""
+    headers = properties.get("headers") if isinstance(properties, dict) else None
+    if not isinstance(headers, dict) or "x-death" not in headers:
+        return properties
+    deaths = headers["x-death"]
+    if isinstance(deaths, list):
+        deaths = [dict(sorted(death.items())) if isinstance(death, dict) else death for death in deaths]
+    return properties | {"headers": dict(sorted((headers | {"x-death": deaths}).items()))}
 
 
 def _plain(value: Any) -> Any:
@@ -475,6 +487,18 @@ class Wire:
             number = "" if found.name.startswith("(") else str(found.channel)
             self.say(f"{self.label}{number} < {found}")
 
+    def read_raw_until(self, text: bytes, patience: float = PATIENCE_S) -> bytes:
+        """Everything that comes, as it stands on the wire, up to the first `text`, or the end of time."""
+        deadline = time.monotonic() + patience
+        while text not in self._bytes:
+            data = self._read(deadline)
+            if not data:
+                break
+            self._bytes += data
+        seen, self._bytes = self._bytes, b""
+        self.shut()
+        return seen
+
     # ---- a connection's life
 
     def hello(self) -> Frame:
@@ -587,6 +611,14 @@ class Lane:
             found.append(came)
         return found
 
+    def expect_any(self, count: int) -> None:
+        """Wait for so many deliveries whose consumer is left to the server, and say them without their tag."""
+        for _ in range(count):
+            found = self.wire.wait(self.number, ["basic.deliver", "channel.close"])
+            if found is not None:
+                found.values.pop("tag", None)
+            self.wire.took(found)
+
     def nothing(self, *names: str) -> None:
         """Say what comes in a short while, which should be nothing."""
         self.expect(*(names or ("basic.deliver", "basic.return", "basic.cancel")), patience=QUIET_S)
@@ -662,6 +694,11 @@ class Lane:
         found = self.wire.wait(4000, ["basic.ack", "basic.nack", "channel.close"])
         if found is None or found.name != "basic.ack":
             self.wire.took(found)
+
+    def confirmed_on(self, *given: Any, **options: Any) -> None:
+        """Publish on this channel, and know by a method that follows it that it is routed."""
+        self.publish(*given, **options)
+        self.alive()
 
     def message_count(self, queue: str) -> None:
         """Say how many messages are ready, and how many consumers there are."""
