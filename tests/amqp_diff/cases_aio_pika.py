@@ -7,8 +7,9 @@ from typing import Any
 
 import aio_pika
 from aio_pika.exceptions import AMQPError
-from amqp_diff.scene import Scene, case
 from pamqp.base import Frame
+
+from amqp_diff.scene import Scene, case
 
 PATIENCE_S = 30
 

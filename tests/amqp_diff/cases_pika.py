@@ -7,8 +7,9 @@ from typing import Any
 
 import pika
 import pika.exceptions
-from amqp_diff.scene import Scene, case
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+
+from amqp_diff.scene import Scene, case
 
 
 @contextmanager

@@ -8,7 +8,10 @@ from typing import Any
 
 import amqp
 import amqp.exceptions
+
 from amqp_diff.scene import Scene, case
+
+NO_NEWS = socket.timeout
 
 
 @contextmanager
@@ -63,7 +66,8 @@ def all_properties(s: Scene) -> None:
         channel.queue_declare(queue)
         headers = {"int": 1, "big": 2**40, "text": "ä", "list": [1, "b", None, True], "table": {"x": 1.5}, "none": None}
         message = amqp.Message(
-            b"\x00\xff", content_type="application/octet-stream", content_encoding="binary", application_headers=headers,
+            b"\x00\xff", content_type="application/octet-stream", content_encoding="binary",
+            application_headers=headers,
             delivery_mode=2, priority=3, correlation_id="c", reply_to="r", expiration="60000", message_id="m",
             type="t", user_id="guest", app_id="a", cluster_id="k",
         )  # fmt: skip
@@ -96,7 +100,7 @@ def _drain(connection: Any, heard: list[Any], count: int) -> None:
     while len(heard) < count and time.monotonic() < deadline:
         try:
             connection.drain_events(timeout=1)
-        except socket.timeout:  # noqa: UP041 (py-amqp raises its own kind of it)
+        except NO_NEWS:
             continue
 
 
@@ -233,6 +237,6 @@ def heartbeat(s: Scene) -> None:
             connection.heartbeat_tick()
             try:
                 connection.drain_events(timeout=0.5)
-            except socket.timeout:  # noqa: UP041
+            except NO_NEWS:
                 continue
         _said(s, "open", connection.channel().queue_declare, s.name())

@@ -11,10 +11,10 @@ import time
 import traceback
 from pathlib import Path
 
+from warren.tools.rabbitmq import RabbitMQ
+
 from amqp_diff.cases import CASES, missing
 from amqp_diff.scene import Server, run
-
-from warren.tools.rabbitmq import RabbitMQ
 
 RECORDED = Path(__file__).parent / "recorded"
 
