@@ -1,8 +1,8 @@
 """What travels with a message besides its body: metadata (for who reads it) and delivery options (for the queues).
 
-Metadata is a msgpack array [exchange, routing key, headers or nil, properties or nil, row or nil]; trailing nils are
-left out, a plain put has none at all, and a reader ignores elements that it does not know. Delivery options are words
-of the PUBLISH command: (expires | priority << 56, due, key of deduplication or None, persistent).
+Metadata is a msgpack array [exchange, routing key, headers or nil, properties or nil, row or nil, amqp or nil];
+trailing nils are left out, a plain put has none at all, and a reader ignores elements that it does not know. Delivery
+options are words of the PUBLISH command: (expires | priority << 56, due, key of deduplication or None, persistent).
 
 Properties are those of AMQP: content_type, content_encoding, correlation_id, reply_to, message_id, timestamp, type,
 user_id, app_id. They mean nothing to the queues, but for message_id, which deduplicates.
@@ -12,6 +12,10 @@ Row is an array [key or nil, repeated or nil] of what a row of columns (Arrow, S
     key        bytes: the key of a row for a queue that is no routing key: no UTF-8, too long, or the queue's own name
     repeated   pairs [name, value], in order: the headers of a row in which a name comes more than once. Headers have
                the last value of each such name, for who reads headers by name
+
+Amqp is bytes: the properties of a message that came by AMQP, headers among them, as they stood in its content header
+(flags, then values). Headers, properties and row are nil then, and `decode` fills in what these bytes say of them
+(amqp_metadata.py).
 
 A header comes back equal to what was given, or is refused: msgspec can write more than these kinds, as a set or a
 datetime, but who reads it gets something else. What is one of these kinds by inheritance comes back as that kind.
@@ -29,6 +33,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from warren.engine._core import plain_headers
+from warren.engine.catalog import amqp_metadata
 from warren.engine.errors import MessageTooLarge, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import counted, shown
@@ -68,9 +73,22 @@ class Metadata(msgspec.Struct, array_like=True, omit_defaults=True):
     headers: dict[str, Any] | None = None
     properties: dict[str, Any] | None = None
     row: Row | None = None
+    amqp: bytes | None = None
 
 
-decode = msgspec.msgpack.Decoder(Metadata).decode
+_decode = msgspec.msgpack.Decoder(Metadata).decode
+
+
+def decode(packed: bytes) -> Metadata:
+    """Metadata as it travels. Raises msgspec.MsgspecError: this is none."""
+    found = _decode(packed)
+    if found.amqp is not None:
+        try:
+            found.headers, found.properties = amqp_metadata.read(found.amqp, PROPERTIES)
+        except UsageError as error:
+            raise msgspec.ValidationError(str(error)) from None
+    return found
+
 
 #: bytes of the metadata of one message (its length is 16 bits wide)
 META_BYTES_MAX = (1 << 16) - 1
@@ -206,9 +224,14 @@ def passed_on(
     headers: dict[str, Any] | None = None,
     properties: dict[str, Any] | None = None,
     row: Row | None = None,
+    amqp: bytes | None = None,
 ) -> bytes:
-    """Metadata of a message that goes on to another place, whatever its publisher wrote: nothing is checked."""
-    fields = [exchange, routing_key, headers or None, properties or None, row]
+    """Metadata of a message that goes on to another place, whatever its publisher wrote: nothing is checked. `amqp`: of
+    one that came by AMQP; its headers and properties lie there.
+    """
+    fields = [exchange, routing_key, headers or None, properties or None, row, amqp]
+    if amqp is not None:
+        fields[2:5] = [None, None, None]
     while len(fields) > 3 and fields[-1] is None:
         fields.pop()
     return _encode(fields)

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warren.engine import _core
+from warren.engine.amqp.values import Int64, Timestamp
 from warren.engine.catalog import metadata
 from warren.engine.catalog.topic_bindings import TopicRoute, checked_source
 from warren.engine.catalog.topics import TopicDeclaration
@@ -51,6 +52,7 @@ MESSAGES = st.builds(
     ttl_ms=st.one_of(st.none(), st.integers(0, 1 << 40)),
     due_ms=st.integers(0, 1 << 44),
     persistent=st.booleans(),
+    amqp=st.none(),
 )
 FLIGHTS = TopicDeclaration(7, "flights", 4)
 
@@ -76,6 +78,21 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
     found = message_of(properties, "q")
     assert found == message
     assert kinds(found) == kinds(message)
+
+
+def test_a_message_that_came_by_amqp_keeps_its_types() -> None:
+    amqp = _core.amqp_properties_bytes({"headers": {"n": Int64(1), "at": Timestamp(7), "raw": b"\0"}, "type": "t"})
+    message = carried.message(metadata.decode(metadata.passed_on("x", "k", amqp=amqp)), 3, due_ms=8)
+    assert (message.headers, message.properties) == ({"n": 1, "at": 7, "raw": b"\0"}, {"type": "t"})
+    properties = _core.properties_decode(properties_of(message))
+    assert (properties["n"], properties["type"]) == ("1", "t"), "others read what they can"
+    assert message_of(properties, "q") == message
+    large = message._replace(headers={"n": "x" * 20_000}, amqp=_core.amqp_properties_bytes({"type": "t" * 255}))
+    assert message_of(_core.properties_decode(properties_of(large)), "q").amqp == large.amqp
+    huge = _core.amqp_properties_bytes({"headers": {"n": "x" * 20_000}})
+    known = _core.properties_decode(properties_of(message._replace(headers={"n": "x" * 20_000}, amqp=huge)))
+    assert "n" not in known, "what has no room twice lies there once"
+    assert message_of(known, "q").amqp == huge
 
 
 @given(MESSAGES)
@@ -133,6 +150,7 @@ def test_a_record_of_anybody_else_is_a_message_with_headers(properties: dict[str
         base64.b64encode(msgspec.msgpack.encode(["e"])).decode(),
         base64.b64encode(msgspec.msgpack.encode(["e", "k", {"n": "i"}])).decode(),
         base64.b64encode(msgspec.msgpack.encode(["e", "k", {"n": "?"}])).decode(),
+        base64.b64encode(msgspec.msgpack.encode(["e", "k", *[None] * 3, 0, None, 0, True, b"\x80"])).decode(),
     ],
 )
 def test_what_is_not_ours_is_a_header(told: str) -> None:
@@ -141,7 +159,7 @@ def test_what_is_not_ours_is_a_header(told: str) -> None:
 
 
 def test_a_later_version_may_tell_more() -> None:
-    told = ["e", "k", None, None, None, 3, None, 0, True, "more"]
+    told = ["e", "k", None, None, None, 3, None, 0, True, None, "more"]
     found = message_of({carried.TOLD: base64.b64encode(msgspec.msgpack.encode(told)).decode()}, "q")
     assert found == Message("e", "k", {}, {}, 3)
 

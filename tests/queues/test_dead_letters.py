@@ -9,7 +9,7 @@ from warren.workers.servers.dead_letters import deaths_of, is_cycle, with_death
 
 
 def died(headers: dict[str, Any] | None, queue: str, reason: str, now: int = 100) -> dict[str, Any]:
-    return with_death(headers, queue, reason, "x", "k", now)
+    return with_death(headers, queue, reason, "x", ["k"], now)
 
 
 def test_a_first_death() -> None:
@@ -46,7 +46,7 @@ def test_deaths_are_counted_by_queue_and_reason_newest_first() -> None:
 
 
 def test_what_a_function_raised_is_told_of_the_last_death_alone() -> None:
-    first = with_death({"mine": 1}, "a", "rejected", "x", "k", 1, "KeyError: 'shop'")
+    first = with_death({"mine": 1}, "a", "rejected", "x", ["k"], 1, "KeyError: 'shop'")
     assert first["x-last-death-exception"] == "KeyError: 'shop'"
     assert "x-last-death-exception" not in died(first, "b", "expired")
     assert first["mine"] == 1

@@ -8,7 +8,8 @@ that are not reserved. So of a message (exchange, routing key, headers, properti
                      escaped as in a URL: %00, %01, %02, in a key %20 for a space, and bytes that are no UTF-8
     name = value     a header or a property that is text, or a number: readable by whoever reads the topic
     WARREN_MESSAGE   the rest, in base64 of msgpack: `Told`. Headers that are no text lie there whole, and for those
-                     that were numbers it says of which kind
+                     that were numbers it says of which kind. Of a message that came by AMQP all of its properties lie
+                     there, as they were on the wire; where both have no room, they alone
 
 The body is the message's, byte for byte.
 
@@ -28,8 +29,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from warren.engine import _core
-from warren.engine.catalog import topic_bindings
-from warren.engine.catalog.metadata import Metadata
+from warren.engine.catalog import amqp_metadata, topic_bindings
+from warren.engine.catalog.metadata import PROPERTIES, Metadata
 from warren.engine.catalog.topic_bindings import TopicRoute
 from warren.engine.errors import MessageTooLarge
 from warren.engine.topics.formats import PROPERTIES_BYTES_MAX
@@ -60,6 +61,7 @@ class Message(NamedTuple):
     ttl_ms: int | None = None
     due_ms: int = 0
     persistent: bool = True
+    amqp: bytes | None = None
 
 
 class Told(msgspec.Struct, array_like=True):
@@ -76,6 +78,7 @@ class Told(msgspec.Struct, array_like=True):
     ttl_ms: int | None = None
     due_ms: int = 0
     persistent: bool = True
+    amqp: bytes | None = None
 
 
 _DEFAULTS = (None, None, *Told.__struct_defaults__)
@@ -87,8 +90,9 @@ def message(
     meta: Metadata, priority: int = 0, ttl_ms: int | None = None, due_ms: int = 0, persistent: bool = True
 ) -> Message:
     """A message of its metadata and delivery options."""
+    headers, properties = meta.headers or {}, meta.properties or {}
     return Message(
-        meta.exchange, meta.routing_key, meta.headers or {}, meta.properties or {}, priority, ttl_ms, due_ms, persistent
+        meta.exchange, meta.routing_key, headers, properties, priority, ttl_ms, due_ms, persistent, meta.amqp
     )
 
 
@@ -101,10 +105,20 @@ def properties_of(of: Message) -> bytes:
     kinds: dict[str, str] = {}
     properties = _written(of.properties, texts, kinds, _PROPERTY) or None
     headers = _written(of.headers, texts, kinds, "") or None
+    if of.amqp is not None:
+        return _amqp_properties_of(of, texts)
     told = [of.exchange, of.routing_key, kinds or None, headers, properties, *of[4:]]
     while len(told) > 2 and told[-1] == _DEFAULTS[len(told) - 1]:
         told.pop()
     return _packed({TOLD: base64.b64encode(_encode(told)).decode(), **texts})
+
+
+def _amqp_properties_of(of: Message, texts: dict[str, str]) -> bytes:
+    told = {TOLD: base64.b64encode(_encode([of.exchange, of.routing_key, None, None, None, *of[4:]])).decode()}
+    try:
+        return _packed({**told, **texts})
+    except MessageTooLarge:
+        return _packed(told)
 
 
 def _written(values: Mapping[str, Any], texts: dict[str, str], kinds: dict[str, str], prefix: str) -> dict[str, Any]:
@@ -197,6 +211,8 @@ def _read(told: str, properties: Mapping[str, str]) -> Message | None:
     """None: it is not what `properties_of` writes."""
     try:
         rest = _decode(base64.b64decode(told, validate=True))
+        if rest.amqp is not None:
+            return _amqp_message(rest, rest.amqp)
         headers, known = dict(rest.headers or {}), dict(rest.properties or {})
         kinds = rest.kinds or {}
         for name, text in properties.items():
@@ -205,10 +221,19 @@ def _read(told: str, properties: Mapping[str, str]) -> Message | None:
             kind = kinds.get(name, "")
             target = known if kind.startswith(_PROPERTY) else headers
             target[name] = _value(text, kind.removeprefix(_PROPERTY))
-    except (binascii.Error, msgspec.MsgspecError, UnicodeError, ValueError):
+    except (binascii.Error, msgspec.MsgspecError, UnicodeError, ValueError):  # UsageError is a ValueError
         return None
     ttl = rest.ttl_ms
     return Message(rest.exchange, rest.routing_key, headers, known, rest.priority, ttl, rest.due_ms, rest.persistent)
+
+
+def _amqp_message(rest: Told, amqp: bytes) -> Message:
+    """Raises UsageError: these are no properties of AMQP."""
+    headers, properties = amqp_metadata.read(amqp, PROPERTIES)
+    ttl, due = rest.ttl_ms, rest.due_ms
+    return Message(
+        rest.exchange, rest.routing_key, headers or {}, properties or {}, rest.priority, ttl, due, rest.persistent, amqp
+    )
 
 
 def _value(text: str, kind: str) -> Any:

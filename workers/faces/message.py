@@ -10,7 +10,7 @@ import contextlib
 from typing import Any, NoReturn, Self
 
 from warren.engine import _core
-from warren.engine.catalog import metadata
+from warren.engine.catalog import amqp_metadata, metadata
 from warren.engine.errors import AckTimedOut, UsageError
 from warren.engine.saying import counted
 
@@ -66,6 +66,14 @@ class Message(_core.Delivery):
         not set.
         """
         return (metadata.decode(self.meta).properties or {}) if self.meta is not None else {}
+
+    @property
+    def amqp(self) -> dict[str, Any] | None:
+        """All properties of a message that came by AMQP by their names there, `headers` among them, with AMQP's types
+        (warren.engine.amqp.values); None: it did not.
+        """
+        found = None if self.meta is None else metadata.decode(self.meta).amqp
+        return None if found is None else amqp_metadata.all_of(found)
 
     @property
     def content_type(self) -> str | None:

@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from warren.engine._core import AttachmentLost, Record
-from warren.engine.catalog import metadata
+from warren.engine.catalog import amqp_metadata, metadata
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import QueueFull, UsageError
 from warren.engine.saying import counted, shown
@@ -259,7 +259,10 @@ class Replay:
         }
         properties = {"message_id": record.message_id, **found.properties}
         headers: dict[str, Any] = {**found.headers, HEADER: origin}
-        meta = metadata.passed_on(found.exchange, found.routing_key, headers, properties)
+        amqp = found.amqp
+        if amqp is not None:
+            amqp = amqp_metadata.with_more(amqp, {HEADER: origin}, {"message_id": record.message_id})
+        meta = metadata.passed_on(found.exchange, found.routing_key, headers, properties, None, amqp)
         life = None if found.ttl_ms is None else found.ttl_ms / 1000
         wait = max(0, found.due_ms - time.time_ns() // 1_000_000) / 1000 or None
         return meta, metadata.options(found.priority, life, wait, record.message_id, found.persistent)

@@ -9,6 +9,8 @@ through here: taken from the companion, published to the exchange with the death
     x-last-death-exception  what the function of node.worker raised at its last try, as "KeyError: 'shop'", at most
                             1,000 characters; not of other deaths, and not when the worker was killed in between
 
+Letters that came by AMQP have these in AMQP's types, and more: amqp_deaths.py.
+
 Invariants
   At least once: nothing is acked before its copy is confirmed, as durably as the letter was. A letter that is forwarded
   twice has the same key of deduplication, made of its place in the companion; queues with a window drop the second. A
@@ -29,7 +31,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import ERROR, WARNING
 from pathlib import Path
@@ -39,9 +41,11 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost, Confirm, Delivery
-from warren.engine.catalog import metadata
+from warren.engine.amqp.names import amqp_name
+from warren.engine.catalog import amqp_metadata, metadata
 from warren.engine.catalog.arguments import QueueArguments
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
+from warren.engine.catalog.topic_bindings import TopicRoute
 from warren.engine.errors import (
     ClosedError,
     Error,
@@ -60,6 +64,7 @@ from warren.workers.client.client import Client
 from warren.workers.client.publish import Publish
 from warren.workers.client.topic_parts import parts_of
 from warren.workers.process.control import ControlClient
+from warren.workers.servers import amqp_deaths
 
 REASON_NAMES = dict(enumerate(REASONS, 1))
 #: letters of one companion under way at a time
@@ -92,7 +97,7 @@ def with_death(
     queue: str,
     reason: str,
     exchange: str,
-    routing_key: str,
+    routing_keys: Sequence[str],
     now_s: int,
     cause: str | None = None,
 ) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def with_death(
             "count": 1,
             "time": now_s,
             "exchange": exchange,
-            "routing-keys": [routing_key],
+            "routing-keys": list(routing_keys),
         }
     else:
         count = before.get("count")
@@ -138,6 +143,49 @@ def _told(letter: Delivery, origin: str) -> metadata.Metadata:
         with contextlib.suppress(msgspec.MsgspecError):
             return metadata.decode(letter.meta)
     return metadata.Metadata("", origin)
+
+
+@dataclass
+class _Died:
+    """What a letter says of itself after a death: the exchange and the routing key that it has then, the keys by which
+    it goes (as the node has them), and what its publisher said.
+    """
+
+    exchange: str
+    routing_key: str
+    keys: list[str]
+    headers: dict[str, Any]
+    told: metadata.Metadata
+
+    def named(self, queue: str) -> str:
+        """A queue as its deaths name it."""
+        return queue if self.told.amqp is None else amqp_name(queue)[1]
+
+    def packed(self) -> bytes:
+        """All that it says."""
+        told = self.told
+        return metadata.passed_on(self.exchange, self.routing_key, self.headers, told.properties, told.row, told.amqp)
+
+    def with_this_death(self) -> bytes:
+        """Where it died, and nothing else."""
+        headers = {"x-death": self.headers["x-death"][:1]}
+        amqp = None if self.told.amqp is None else amqp_metadata.written(headers, None)
+        return metadata.passed_on(self.exchange, self.routing_key, headers, None, None, amqp)
+
+    def bare(self) -> bytes:
+        """Nothing but the way it goes."""
+        return metadata.passed_on(self.exchange, self.routing_key)
+
+
+def _routed(client: Client, exchange: str, died: _Died) -> tuple[list[QueueDeclaration], list[TopicRoute]]:
+    """The queues and topics to which its keys lead, each once."""
+    queues: dict[int, QueueDeclaration] = {}
+    topics: dict[int, TopicRoute] = {}
+    for key in died.keys:
+        found, followed = client.router().route(exchange, key, died.headers)
+        queues.update((queue.id, queue) for queue in found)
+        topics.update((item.topic.id, item) for item in followed)
+    return list(queues.values()), list(topics.values())
 
 
 @dataclass
@@ -304,35 +352,31 @@ class Forwarder(threading.Thread):
     def _publish(self, client: Client, source: _Source, letter: Delivery) -> Confirm | None:
         """Submit the copy of a letter; None when it goes nowhere."""
         policy, origin = source.policy, source.origin.name
-        told = _told(letter, origin)
-        reason = REASON_NAMES.get(letter.reason, "rejected")
-        cause = self._causes.of(source.origin.id, letter.message_id)
-        headers = with_death(told.headers, origin, reason, told.exchange, told.routing_key, int(time.time()), cause)
-        exchange = policy.dead_letter_exchange or ""
-        key = told.routing_key if policy.dead_letter_routing_key is None else policy.dead_letter_routing_key
+        died = self._died(source, letter)
+        headers, exchange = died.headers, policy.dead_letter_exchange or ""
         place = b"dead letter %d %d " % (source.companion.lasting_id, letter.delivery_tag) + letter.message_id
         # its id counts for queues with a window only: what a letter says of itself is made below, with its own id
         said = Publish(message_id=place, priority=letter.priority, persistent=letter.persistent)
         options = said.options()
         while True:
             core = client.core
-            queues, topics = client.router().route(exchange, key, headers)
-            going = [queue for queue in queues if not is_cycle(queue.name, headers["x-death"])]
+            queues, topics = _routed(client, exchange, died)
+            going = [queue for queue in queues if not is_cycle(died.named(queue.name), headers["x-death"])]
             if len(going) < len(queues):
                 self._tell(f"a dead letter of queue {origin!r} went in a circle without being rejected and was dropped")
             elif not queues and not topics:
                 self._tell(
                     f"a dead letter of queue {origin!r} was dropped: exchange {exchange!r} has no queue for routing "
-                    f"key {key!r}"
+                    f"key {died.keys[0]!r}"
                 )
             if not going and not topics:
                 return None
             level = said.level(None, any(queue.durable for queue in going), "every queue that it goes to")
             if topics:
                 level = _core.LEVEL_SYNCED
-            route = client.route_to(going, metadata.passed_on(exchange, key), topics)
+            route = client.route_to(going, died.bare(), topics)
             try:
-                for meta in self._metadata(origin, exchange, key, headers, told):
+                for meta in self._metadata(origin, died):
                     with contextlib.suppress(MessageTooLarge):
                         parts = parts_of(client.turns, route, meta, options, None) if topics else None
                         return core.publish(route.core, letter.body, level, meta, PUBLISH_S, False, options, parts)
@@ -342,17 +386,32 @@ class Forwarder(threading.Thread):
                 if core.ended:
                     raise  # else the catalog has changed: route again
 
-    def _metadata(
-        self, origin: str, exchange: str, key: str, headers: dict[str, Any], told: metadata.Metadata
-    ) -> Iterator[bytes]:
+    def _died(self, source: _Source, letter: Delivery) -> _Died:
+        """What a letter says of itself from now on."""
+        policy, origin = source.policy, source.origin.name
+        told = _told(letter, origin)
+        reason = REASON_NAMES.get(letter.reason, "rejected")
+        cause = self._causes.of(source.origin.id, letter.message_id)
+        exchange, chosen, now_s = policy.dead_letter_exchange or "", policy.dead_letter_routing_key, int(time.time())
+        if told.amqp is None:
+            headers = with_death(told.headers, origin, reason, told.exchange, [told.routing_key], now_s, cause)
+            key = told.routing_key if chosen is None else chosen
+            return _Died(exchange, key, [key], headers, told)
+        found = amqp_deaths.letter_of(told.amqp, told.exchange, told.routing_key, origin)
+        headers = with_death(found.headers, found.queue, reason, found.exchange, found.keys, now_s, cause)
+        keys = amqp_deaths.routing_keys(found, exchange, chosen)
+        told.amqp = amqp_deaths.packed(found, headers, chosen)
+        return _Died(amqp_name(exchange)[1], amqp_deaths.said_key(exchange, keys[0]), keys, headers, told)
+
+    def _metadata(self, origin: str, died: _Died) -> Iterator[bytes]:
         """What a letter says of itself; less when that is too large for a message: the body must get through."""
-        yield metadata.passed_on(exchange, key, headers, told.properties, told.row)
+        yield died.packed()
         self._tell(
             f"a dead letter of queue {origin!r} lost its headers: with x-death it would be larger than "
             "message_bytes_max"
         )
-        yield metadata.passed_on(exchange, key, {"x-death": headers["x-death"][:1]})
-        yield metadata.passed_on(exchange, key)
+        yield died.with_this_death()
+        yield died.bare()
 
     def _tell(self, line: str) -> None:
         """A line into the log of the worker and into `warren status`, once."""
