@@ -177,7 +177,7 @@ class _Died:
         return metadata.passed_on(self.exchange, self.routing_key)
 
 
-def _routed(client: Client, exchange: str, died: _Died) -> tuple[list[QueueDeclaration], list[TopicRoute]]:
+def _routed(client: Client, exchange: str, died: _Died) -> tuple[list[QueueDeclaration], tuple[TopicRoute, ...]]:
     """The queues and topics to which its keys lead, each once."""
     queues: dict[int, QueueDeclaration] = {}
     topics: dict[int, TopicRoute] = {}
@@ -185,7 +185,7 @@ def _routed(client: Client, exchange: str, died: _Died) -> tuple[list[QueueDecla
         found, followed = client.router().route(exchange, key, died.headers)
         queues.update((queue.id, queue) for queue in found)
         topics.update((item.topic.id, item) for item in followed)
-    return list(queues.values()), list(topics.values())
+    return list(queues.values()), tuple(topics.values())
 
 
 @dataclass
