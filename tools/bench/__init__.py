@@ -23,10 +23,10 @@ WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
-    "spark-sink", "spark-topic", "spark-queue", "spark-stream", "spark-audit", "all",
+    "celery", "spark-sink", "spark-topic", "spark-queue", "spark-stream", "spark-audit", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
-IN_TURN = ("queue-publish", "queue-fanout")
+IN_TURN = ("queue-publish", "queue-fanout", "celery")
 #: these measure the limits that they need by themselves: they know what was really written, or read
 OWN_LIMITS = ("topic", "spark")
 #: of spark-topic
@@ -61,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         "spark-topic: a topic read by Spark, as a batch and as a stream (--scan native: by Java, also "
         "beside Parquet); spark-queue: the same of a queue; "
         "spark-stream: small micro-batches of a topic into sinks, beside those of a source that does nothing; "
-        "spark-audit: queues against the message store; spark-… are not part of all",
+        "spark-audit: queues against the message store; celery: empty tasks of Celery over Warren, Redis and RabbitMQ, "
+        "those that are here; celery and spark-… are not part of all",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -226,6 +227,14 @@ def _cells(
 
         n = options.messages or MESSAGES
         yield f"spark-audit of {n:,} messages", 0, lambda: run_spark_audit(folder, n, tell)
+    if options.workload == "celery":
+        from warren.tools.bench import celery
+
+        tasks = options.messages or celery.TASKS
+        found = celery.measured(folder, tasks, options.repeat, tell)
+        for what in celery.WHAT:
+            for broker in found.rates:
+                yield f"celery {what} over {broker}", 0, partial(found.run, broker, what)
     if wanted("startup"):
         for what in WAITS:
             yield f"startup: {what}", 0, lambda what=what: run_startup(folder, seconds, what)  # type: ignore[misc]
