@@ -136,6 +136,10 @@ CONSTANTS: dict[str, int] = {
     "LACK_FILES": 5,
     "LACK_SLOTS": 6,
     "PRESSURE_PAGE": 500,
+    # what a worker finds in a queue that is barred (server.barred_found), bits
+    "BARRED_MESSAGES": 1,  # ready, delayed or dying ones, and delivered ones that no program has got
+    "BARRED_CONSUMERS": 2,
+    "BARRED_LETTERS": 4,  # dead letters that are not forwarded
     # client slot state, low 8 bits of the claim word
     "SLOT_FREE": 0,
     "SLOT_CLAIMED": 1,
@@ -226,6 +230,7 @@ SUPERBLOCK = Struct(
         Field("topics_disk_used", 360, "a64", "bytes in use of that disk (topic worker; so are the next two)"),
         Field("topics_disk_total", 368, "a64", "those, and what may still be written"),
         Field("topics_disk_limit", 376, "a64", "above so many in use the alarm is raised"),
+        Field("barred", 384, "a64", "a queue that takes no messages and consumers until it is decided whether it goes: number of the question << 32 | its id, 0: none (supervisor)"),
         Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
     ),
 )
@@ -273,6 +278,8 @@ SERVER = Struct(
         Field("lost_unknown_n", 312, "a64", "damaged or missing parts found by starts of which nobody can say what they cost, since the node was started"),
         Field("queues_version", 320, "a64", "version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor); of the topic worker: a topic"),
         Field("catalog_read", 328, "a64", "version of the catalog whose topics it serves and shows (topic worker; before it is READY)"),
+        Field("barred_seen", 336, "a64", "the word `barred` of the superblock that it obeys last (queue worker)"),
+        Field("barred_found", 344, "a32", "BARRED_… : what was in that queue then; stored before `barred_seen`"),
     ),
 )
 

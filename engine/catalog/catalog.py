@@ -590,14 +590,19 @@ class Catalog:
 
     def delete_queue(self, name: str, *, client: int = 0) -> QueueDeclaration:
         """Delete a queue with its subscriptions, dead letters and bindings. Raises QueueNotFound, ResourceLocked."""
-        found = self.queue(name, f"{NOTHING_DELETED}; node.queues() lists those that exist")
-        self.check_owner(found, client)
+        found = self.deletable(name, client=client)
         for item in self.subscriptions(found):
             self._remove_queue(item)
         companion = self.dead_letters(found)
         if companion is not None:
             self._remove_queue(companion)
         self._remove_queue(found)
+        return found
+
+    def deletable(self, name: str, *, client: int = 0) -> QueueDeclaration:
+        """The queue that a client may delete. Raises QueueNotFound, ResourceLocked."""
+        found = self.queue(name, f"{NOTHING_DELETED}; node.queues() lists those that exist")
+        self.check_owner(found, client)
         return found
 
     def take_ids(self, count: int) -> list[int]:

@@ -1,5 +1,6 @@
 /* Commands of a link. Declared in queues/commands.h. */
 #include "kernel/delivery.h"
+#include "queues/barred.h"
 #include "queues/command.h"
 #include "queues/commands.h"
 #include "queues/consumers.h"
@@ -70,6 +71,7 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
     if (!q || past) return wr_command_answer(record, WR_RESULT_NO);
     wr_consumer *consumer = wr_consumer_get(e, l, q);
     if (!consumer) return WR_WAIT;
+    if (c->count && !(consumer->active && consumer->prefetch) && wr_is_barred(e, q)) return WR_WAIT;
     if (!consumer->active) {
         if (q->consumers_n == q->consumers_size) {
             uint32_t size = q->consumers_size ? 2 * q->consumers_size : 8;

@@ -6,6 +6,7 @@
  */
 #include "ipc/core/futex.h"
 #include "kernel/delivery.h"
+#include "queues/barred.h"
 #include "queues/command.h"
 #include "queues/commands.h"
 #include "queues/dead_letters.h"
@@ -145,6 +146,7 @@ static bool run_round(wr_queue_engine *e) {
     if (e->stalled) {
         if (finish_round(e)) any = true;
     } else {
+        wr_barred_look(e);
         /* Before the links: what they publish now is offered to consumers before a queue is cut to its length. */
         if (e->timed_n) any |= wr_policy_turn(e);
         for (uint32_t i = 0; i < e->links_n; i++) any |= process_link(e, e->links[e->order[i]]) != 0;

@@ -1,4 +1,5 @@
 /* A message into its queues. Declared in queues/publish.h. */
+#include "queues/barred.h"
 #include "queues/command.h"
 #include "queues/delay.h"
 #include "queues/entries.h"
@@ -196,6 +197,7 @@ static wr_outcome sort_routes(wr_queue_engine *e, wr_qlink *l, const wr_command 
             sorted->unknown_n++;
             continue;
         }
+        if (wr_is_barred(e, q)) return WR_WAIT;
         bool durable = q->durable && c->flags & WR_FLAG_PERSISTENT;
         wr_routes *to = durable ? &sorted->durable : &sorted->transient;
         if (told && !durable) continue; /* it died with the worker that had it */

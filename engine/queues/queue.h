@@ -453,6 +453,8 @@ typedef struct wr_queue_engine {
     bool ring_full;
     bool frozen; /* deliveries off: recovery and stop */
     bool ending; /* each link has its limit (queues/closing.h) */
+    uint64_t barred; /* the superblock's word (queues/barred.h); `barred_told`: its queue is here, and it was said what is in it */
+    bool barred_told;
     /* stores */
     wr_port port;
     bool has_port;

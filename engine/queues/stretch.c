@@ -9,6 +9,7 @@
  * journal file. Order as for a single message: frames into the image, rows, then (finish_round) `processed`. A kill
  * between two frames leaves whole ones, each with its command's number.
  */
+#include "queues/barred.h"
 #include "queues/command.h"
 #include "queues/journal.h"
 #include "queues/owed.h"
@@ -75,7 +76,7 @@ static uint64_t open_route(wr_queue_engine *e, stretch *s, const plain *p, uint6
     ids_of(p, s->ids, &s->ids_n);
     for (uint32_t i = 0; i < s->ids_n; i++) {
         wr_queue *q = wr_queue_find(e, s->ids[i]);
-        if (!q || q->policy) return 0;
+        if (!q || q->policy || wr_is_barred(e, q)) return 0;
         bool transient = !(q->durable && s->flags & WR_FLAG_PERSISTENT);
         if (i && transient != s->transient) return 0;
         s->transient = transient;

@@ -95,6 +95,9 @@
 #define WR_LACK_FILES 5
 #define WR_LACK_SLOTS 6
 #define WR_PRESSURE_PAGE 500
+#define WR_BARRED_MESSAGES 1
+#define WR_BARRED_CONSUMERS 2
+#define WR_BARRED_LETTERS 4
 #define WR_SLOT_FREE 0
 #define WR_SLOT_CLAIMED 1
 #define WR_SLOT_ACTIVE 2
@@ -177,7 +180,8 @@ typedef struct {
     _Atomic uint64_t topics_disk_used; /* bytes in use of that disk (topic worker; so are the next two) */
     _Atomic uint64_t topics_disk_total; /* those, and what may still be written */
     _Atomic uint64_t topics_disk_limit; /* above so many in use the alarm is raised */
-    uint8_t pad2_[640];
+    _Atomic uint64_t barred; /* a queue that takes no messages and consumers until it is decided whether it goes: number of the question << 32 | its id, 0: none (supervisor) */
+    uint8_t pad2_[632];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
     uint8_t pad3_[1024];
 } wr_superblock;
@@ -239,6 +243,7 @@ _Static_assert(offsetof(wr_superblock, topics_disk_since) == 352, "wr_superblock
 _Static_assert(offsetof(wr_superblock, topics_disk_used) == 360, "wr_superblock.topics_disk_used");
 _Static_assert(offsetof(wr_superblock, topics_disk_total) == 368, "wr_superblock.topics_disk_total");
 _Static_assert(offsetof(wr_superblock, topics_disk_limit) == 376, "wr_superblock.topics_disk_limit");
+_Static_assert(offsetof(wr_superblock, barred) == 384, "wr_superblock.barred");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
 /* One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
@@ -283,7 +288,9 @@ typedef struct {
     _Atomic uint64_t lost_unknown_n; /* damaged or missing parts found by starts of which nobody can say what they cost, since the node was started */
     _Atomic uint64_t queues_version; /* version of the catalog with which a queue of this worker came or went last; stored after catalog_version (supervisor); of the topic worker: a topic */
     _Atomic uint64_t catalog_read; /* version of the catalog whose topics it serves and shows (topic worker; before it is READY) */
-    uint8_t pad2_[176];
+    _Atomic uint64_t barred_seen; /* the word `barred` of the superblock that it obeys last (queue worker) */
+    _Atomic uint32_t barred_found; /* BARRED_… : what was in that queue then; stored before `barred_seen` */
+    uint8_t pad2_[164];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -324,6 +331,8 @@ _Static_assert(offsetof(wr_server, queue_stats_rows) == 304, "wr_server.queue_st
 _Static_assert(offsetof(wr_server, lost_unknown_n) == 312, "wr_server.lost_unknown_n");
 _Static_assert(offsetof(wr_server, queues_version) == 320, "wr_server.queues_version");
 _Static_assert(offsetof(wr_server, catalog_read) == 328, "wr_server.catalog_read");
+_Static_assert(offsetof(wr_server, barred_seen) == 336, "wr_server.barred_seen");
+_Static_assert(offsetof(wr_server, barred_found) == 344, "wr_server.barred_found");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */
 typedef struct {

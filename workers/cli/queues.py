@@ -109,10 +109,19 @@ def declare_queue(
 @queue.command("delete")
 @DIRECTORY
 @NAMES
+@click.option("--if-unused", is_flag=True, help="Only if nobody consumes from it; of one queue.")
+@click.option(
+    "--if-empty", is_flag=True, help="Only if it has no messages but those that consumers hold; of one queue."
+)
 @JSON
-def delete_queue(directory: str, names: tuple[str, ...], as_json: bool) -> None:
+def delete_queue(directory: str, names: tuple[str, ...], if_unused: bool, if_empty: bool, as_json: bool) -> None:
     """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none."""
-    if len(names) > 1:
+    if (if_unused or if_empty) and len(names) > 1:
+        raise UsageError("--if-unused and --if-empty are for one queue: delete one after the other")
+    if if_unused or if_empty:
+        conditions = {"if_unused": if_unused, "if_empty": if_empty}
+        answer, text = _call_named(directory, "delete_queue", name=names[0], **conditions), f"queue {names[0]} deleted"
+    elif len(names) > 1:
         answer, text = _call_named(directory, "delete_queues", names=names), f"{counted(len(names), 'queue')} deleted"
     else:
         answer, text = _call_named(directory, "delete_queue", name=names[0]), f"queue {names[0]} deleted"

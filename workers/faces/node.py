@@ -51,7 +51,7 @@ from warren.workers.faces import half_checks
 from warren.workers.faces.calls import Answering, Caller
 from warren.workers.faces.many import Destination, Many, level_to
 from warren.workers.faces.message import Message
-from warren.workers.faces.queues import Queue, refresh, rejected_above, server_of, time_left
+from warren.workers.faces.queues import Queue, delete_queue, refresh, rejected_above, server_of, time_left
 from warren.workers.faces.store import Store
 from warren.workers.faces.topic_halves import Check
 from warren.workers.faces.topics import Topic
@@ -144,6 +144,8 @@ class Node:
             if declaration is None:
                 raise QueueNotFound(f"there is no queue {name!r}: {DECLARE_QUEUE}")
             catalog.check_owner(declaration, self._client.epoch)
+            if "expires" in declaration.arguments:
+                self._client.declare("use_queue", name=name)
         elif declaration is None or not wanted.is_declared(declaration, self._client.epoch):
             self._client.declare("declare_queue", origin=_origin(name, origin), **wanted.request())
             declaration = self._client.catalog().queue(name)
@@ -315,11 +317,15 @@ class Node:
         chosen = worker.Retries.of(None, 1.0, 60.0, handled)
         return worker.Worker(handled, Answering(function), concurrency, prefetch, chosen)
 
-    def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
+    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete a queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked.
+
+        `if_unused`: only if nobody consumes from it (gets do not count); `if_empty`: only if it has no messages but
+        those that consumers hold. Else PreconditionFailed, and the queue stays. Both are true when the queue goes:
+        nothing comes in between.
+        """
         check_name(name)
-        self._client.declare("delete_queue", name=name)
-        self._client.router()
+        delete_queue(self._client, name, if_unused, if_empty)
 
     def declare_queues(
         self, queues: Iterable[str | Mapping[str, Any]], durable: bool | None = None, **arguments: Unpack[QueueOptions]

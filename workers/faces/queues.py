@@ -699,10 +699,11 @@ class Queue:
         checked_seconds(timeout)
         return self._ask(control.Purge, control.Count, timeout).count
 
-    def delete(self) -> None:
-        """Delete the queue with its messages, bindings and subscriptions. Raises QueueNotFound, ResourceLocked."""
-        self._client.declare("delete_queue", name=self.name)
-        self._client.router()
+    def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete the queue with its messages, bindings and subscriptions; conditions as for Node.delete_queue. Raises
+        QueueNotFound, ResourceLocked, PreconditionFailed.
+        """
+        delete_queue(self._client, self.name, if_unused, if_empty)
 
     def subscription(self, name: str, *, create: bool = True) -> Subscription:
         """A subscription of this queue; created if it does not exist (`create=False`: QueueNotFound). It claims
@@ -771,6 +772,13 @@ def refresh(queue: Queue, declaration: QueueDeclaration) -> None:
     """The queue was looked up, and is declared so."""
     if queue.durable != declaration.durable or not queue._handle.usable:
         queue._renew()
+
+
+def delete_queue(client: Client, name: str, if_unused: object, if_empty: object) -> None:
+    """Delete a queue, if the conditions are true."""
+    conditions = {"if_unused": checked_flag(if_unused, "if_unused"), "if_empty": checked_flag(if_empty, "if_empty")}
+    client.declare("delete_queue", name=name, **conditions)
+    client.router()
 
 
 def client_of(queue: Queue) -> Client:

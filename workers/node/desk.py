@@ -29,6 +29,7 @@ from warren.engine.errors import (
 from warren.engine.saying import Say
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
+from warren.workers.node.bars import Bars
 from warren.workers.node.clients_watch import ClientsWatch
 from warren.workers.node.control_server import Later, Table
 from warren.workers.node.queue_life import QueueLife, Sight
@@ -75,12 +76,14 @@ class Desk:
         self._failed = failed
         self._say = say
         self._life = QueueLife()
+        self._bars = Bars(superblock)
 
     def table(self) -> Table:
         """Requests → what answers them."""
         return {
             requests.Queues: self.queues,
             requests.DeclareQueue: self.declare_queue,
+            requests.UseQueue: self.use_queue,
             requests.DeclareQueues: self.declare_queues,
             requests.DeleteQueue: self.delete_queue,
             requests.DeleteQueues: self.delete_queues,
@@ -149,6 +152,13 @@ class Desk:
         self._used([answer["queue"]])
         return answer
 
+    def use_queue(self, asked: requests.UseQueue) -> dict[str, Any]:
+        self._free(asked.name, asked.client)
+        found = self._catalog.queue(asked.name)
+        self._catalog.check_owner(found, asked.client)
+        self._used([found])
+        return {"queue": found}
+
     def declare_queues(self, asked: requests.DeclareQueues) -> dict[str, Any]:
         for item in asked.queues:
             self._free(item.name, asked.client)
@@ -208,9 +218,23 @@ class Desk:
 
         return self._change("queues", delete) if asked.client and names else {"queues": []}
 
-    def delete_queue(self, asked: requests.DeleteQueue) -> dict[str, Any]:
+    def delete_queue(self, asked: requests.DeleteQueue) -> dict[str, Any] | Later:
         self._free(asked.name, asked.client)
-        return self._change("queue", lambda catalog: catalog.delete_queue(asked.name, client=asked.client))
+
+        def find() -> QueueDeclaration:
+            return self._catalog.deletable(asked.name, client=asked.client)
+
+        def delete() -> dict[str, Any]:
+            return self._change("queue", lambda catalog: catalog.delete_queue(asked.name, client=asked.client))
+
+        if not (asked.if_unused or asked.if_empty):
+            return delete()
+        until = time.monotonic() + asked.within
+        return self._bars.awaited(find, delete, if_unused=asked.if_unused, if_empty=asked.if_empty, until=until)
+
+    def tick(self, now: float) -> None:
+        """Look after what was asked, and nobody waits for any more."""
+        self._bars.tick(now)
 
     def delete_queues(self, asked: requests.DeleteQueues) -> dict[str, Any]:
         for name in asked.names:

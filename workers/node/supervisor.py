@@ -332,6 +332,7 @@ class Supervisor:
         self._upkeep.start_those_due(now)
         if self._control is not None:
             self._control.turn()
+            self._desk.tick(now)
         if now >= self._clients.next_scan:
             self._clients.scan()
             self._check_idle(now)

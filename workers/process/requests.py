@@ -112,6 +112,13 @@ class DeclareQueue(Request, tag="declare_queue"):
     client: int = 0
 
 
+class UseQueue(Request, tag="use_queue"):
+    """{queue: declaration}: somebody looks at a queue, which counts as a use of it (expires)."""
+
+    name: str
+    client: int = 0
+
+
 class DeclareQueues(Request, tag="declare_queues"):
     """{new: [name], created, version}"""
 
@@ -120,10 +127,14 @@ class DeclareQueues(Request, tag="declare_queues"):
 
 
 class DeleteQueue(Request, tag="delete_queue"):
-    """{queue, created, version}"""
+    """{queue, created, version}; with a condition that is not true an error, and nothing is done (node/bars.py)."""
 
     repeatable: ClassVar[bool] = False
+    waits: ClassVar[bool] = True
     name: str
+    if_unused: bool = False  #: nobody consumes from it
+    if_empty: bool = False  #: it has no messages but those that consumers hold
+    within: float = 20.0
     client: int = 0
 
 

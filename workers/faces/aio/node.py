@@ -212,9 +212,9 @@ class Node:
         """A loop that answers calls with a coroutine function, `concurrency` at a time: as warren.Node.serve."""
         return await self.worker(queue, Answering(function), concurrency=concurrency)
 
-    async def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages. Raises QueueNotFound."""
-        await self._loop.do(self._node.delete_queue, name)
+    async def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete a queue with its messages, perhaps on a condition: as warren.Node.delete_queue."""
+        await self._loop.do(self._node.delete_queue, name, if_unused=if_unused, if_empty=if_empty)
 
     async def declare_queues(
         self, queues: Iterable[str | Mapping[str, Any]], durable: bool | None = None, **arguments: Unpack[QueueOptions]

@@ -363,9 +363,9 @@ class Queue:
         """Drop all ready messages; returns how many."""
         return await self._loop.do(self._underneath.purge, timeout)
 
-    async def delete(self) -> None:
-        """Delete the queue with its messages. Raises QueueNotFound."""
-        await self._loop.do(self._underneath.delete)
+    async def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete the queue with its messages, perhaps on a condition: as warren.Queue.delete."""
+        await self._loop.do(self._underneath.delete, if_unused=if_unused, if_empty=if_empty)
 
     async def bind(self, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None) -> None:
         """As warren.Queue.bind."""
