@@ -412,15 +412,37 @@ def stream_from_a_time(s: Scene) -> None:
 
 @case
 def stream_from_nonsense(s: Scene) -> None:
-    lane, queue = _stream(s, 0)
-    lane.call("basic.qos", count=10)
-    for value in ("nonsense", -1, 1.5, True, "1D", "5"):
+    lane, queue = _stream(s, 1)
+    for value in ("nonsense", -1, 1.5, True, "5", ""):
+        lane = s.wire().channel()
+        lane.call("basic.qos", count=10)
         lane.call("basic.consume", queue=queue, tag="t", arguments={"x-stream-offset": value})
-        if lane.closed:
-            lane.again()
-            lane.call("basic.qos", count=10)
-        else:
-            lane.call("basic.cancel", tag="t")
+
+
+@case
+def stream_from_a_while_ago(s: Scene) -> None:
+    lane, queue = _stream(s, 1)
+    lane.call("basic.qos", count=10)
+    lane.call("basic.consume", queue=queue, tag="t", arguments={"x-stream-offset": "1h"})
+    lane.deliveries(1)
+
+
+@case
+def stream_from_the_last(s: Scene) -> None:
+    lane, queue = _stream(s, 1)
+    lane.call("basic.qos", count=10)
+    lane.call("basic.consume", queue=queue, tag="t", arguments={"x-stream-offset": "last"})
+    lane.deliveries(1)
+
+
+@case
+def stream_from_beyond_its_end(s: Scene) -> None:
+    lane, queue = _stream(s, 2)
+    lane.call("basic.qos", count=10)
+    lane.call("basic.consume", queue=queue, tag="t", arguments={"x-stream-offset": 10})
+    lane.nothing()
+    lane.confirmed(queue, "not yet")
+    lane.nothing()
 
 
 @case
@@ -448,34 +470,61 @@ def stream_credit_follows_the_acks(s: Scene) -> None:
 
 
 @case
-def stream_refusals(s: Scene) -> None:
+def stream_get(s: Scene) -> None:
     lane, queue = _stream(s, 1)
     lane.call("basic.get", queue=queue)
-    lane.again()
+
+
+@case
+def stream_purge(s: Scene) -> None:
+    lane, queue = _stream(s, 1)
     lane.call("queue.purge", queue=queue)
-    lane.again()
+
+
+@case
+def stream_delete(s: Scene) -> None:
+    lane, queue = _stream(s, 2)
+    lane.call("queue.delete", queue=queue)
+    lane.call("queue.declare", queue=queue, passive=True)
+
+
+@case
+def stream_declarations_that_are_refused(s: Scene) -> None:
     for number, given in enumerate((
         {"durable": False}, {"exclusive": True}, {"auto_delete": True}, {"arguments": STREAM | {"x-message-ttl": 1000}},
         {"arguments": STREAM | {"x-max-length": 10}}, {"arguments": STREAM | {"x-expires": 100000}},
         {"arguments": STREAM | {"x-dead-letter-exchange": "x"}}, {"arguments": STREAM | {"x-max-priority": 1}},
-        {"arguments": STREAM | {"x-max-length-bytes": 100000, "x-max-age": "1D"}},
-        {"arguments": STREAM | {"x-max-age": "1 day"}}, {"arguments": STREAM | {"x-overflow": "drop-head"}},
-        {"arguments": STREAM | {"x-stream-max-segment-size-bytes": 1000000}},
+        {"arguments": STREAM | {"x-overflow": "drop-head"}}, {"arguments": STREAM | {"x-max-age": "1 day"}},
+        {"arguments": STREAM | {"x-single-active-consumer": True}}, {"arguments": STREAM | {"x-max-age": 5}},
     )):  # fmt: skip
+        lane = s.wire().channel()
         lane.call("queue.declare", **({"queue": s.name(str(number)), "durable": True, "arguments": STREAM} | given))
+
+
+@case
+def stream_declarations(s: Scene) -> None:
+    lane = s.wire().channel()
+    for word, arguments in {
+        "bytes": {"x-max-length-bytes": 100000}, "age": {"x-max-age": "1D"},
+        "both": {"x-max-length-bytes": 1, "x-max-age": "2h"},
+        "segments": {"x-stream-max-segment-size-bytes": 1000000}, "leader": {"x-queue-leader-locator": "client-local"},
+    }.items():  # fmt: skip
+        for _ in range(2):
+            lane.call("queue.declare", queue=s.name(word), durable=True, arguments=STREAM | arguments)
+            lane.again()
+        lane.call("queue.declare", queue=s.name(word), durable=True, arguments=STREAM)
         lane.again()
 
 
 @case
 def stream_nack(s: Scene) -> None:
-    lane, queue = _stream(s, 3)
-    lane.call("basic.qos", count=1)
-    lane.call("basic.consume", queue=queue, tag="t", arguments={"x-stream-offset": "first"})
-    lane.deliveries(1)
-    lane.send("basic.nack", delivery=1, requeue=True)
-    lane.deliveries(1)
-    lane.send("basic.reject", delivery=2)
-    lane.deliveries(1)
+    for name in ("nack", "reject"):
+        lane, queue = _stream(s, 2)
+        lane.call("basic.qos", count=1)
+        lane.call("basic.consume", queue=queue, tag="t", arguments={"x-stream-offset": "first"})
+        lane.deliveries(1)
+        lane.send(f"basic.{name}", delivery=1, requeue=True)
+        lane.expect("basic.deliver")
 
 
 @case

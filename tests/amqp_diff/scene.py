@@ -9,6 +9,7 @@ stand in `RULES`, and nowhere else.
 """
 
 import re
+import string
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ class Scene:
 
     def connect(self) -> Wire:
         """A socket that has said nothing yet; `a`, `b`, … in the transcript."""
-        wire = Wire("abcdefghij"[len(self._wires)], self.say, self.server.host, self.server.port)
+        wire = Wire(string.ascii_lowercase[len(self._wires)], self.say, self.server.host, self.server.port)
         self._wires.append(wire)
         return wire
 
