@@ -7,8 +7,10 @@ from typing import TypedDict
 
 import msgspec
 
+from warren.engine.addresses import addresses
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
+from warren.ipc.layout import GATEWAYS_MAX
 
 MIB = 1 << 20
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -79,6 +81,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     half_after_s: float = 6.0  #: until a client with on_check is asked what becomes of a half message …
     half_interval_s: float = 60.0  #: … and asked again
     half_checks_max: int = 15  #: so often; then it is put aside, as if rolled back; 0: without end
+    amqp: str = ""  #: where AMQP clients are served (engine/addresses.py), separated by commas; "": nowhere
+    amqp_processes: int = 1  #: gateway processes, which share the ports
+    amqp_tls_certificate: str = ""  #: file with the certificate of tls: addresses, and what it was signed with
+    amqp_tls_key: str = ""  #: file with its private key; "": it is in the file of the certificate
+    amqp_tls_ca: str = ""  #: file with the authorities of which clients must show a certificate; "": they need none
+    amqp_frame_max: int = 131072  #: largest frame that a client is offered
+    amqp_channel_max: int = 2047  #: channels of a connection that a client is offered; 0: no limit
+    amqp_heartbeat_s: int = 60  #: heartbeat that a client is offered; 0: none
+    amqp_connections_max: int = 10_000  #: connections of each gateway process
+    amqp_message_bytes_max: int = 16 * MIB  #: largest body that a client may announce; the node's own limit holds, too
 
     def checked(self) -> Settings:
         """The same settings with `workers` resolved; raises UsageError naming the setting that is out of bounds."""
@@ -140,6 +152,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "half_after_s": (0.01, 86400.0),
             "half_interval_s": (0.01, 86400.0),
             "half_checks_max": (0, 1_000_000),
+            "amqp_processes": (1, GATEWAYS_MAX),
+            "amqp_frame_max": (4096, 16 * MIB),
+            "amqp_channel_max": (0, 65535),
+            "amqp_heartbeat_s": (0, 65535),
+            "amqp_connections_max": (1, 60_000),
+            "amqp_message_bytes_max": (1, 1024 * MIB),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
@@ -150,6 +168,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "settings topics_disk_quick, topics_disk_forced and topics_disk_full must not get smaller in this "
                 f"order, not {self.topics_disk_quick}, {self.topics_disk_forced}, {self.topics_disk_full}"
             )
+        self._check_addresses()
         for name in ("file_bytes", "reply_bytes", "log_file_bytes"):
             if getattr(self, name) % 4096:
                 raise UsageError(f"setting {name} must be a multiple of 4096, not {getattr(self, name)}")
@@ -161,6 +180,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         workers = self.workers or min(30, os.cpu_count() or 1)
         return msgspec.structs.replace(self, workers=workers)
+
+    def _check_addresses(self) -> None:
+        found = addresses("amqp", self.amqp)
+        if any(address.kind == "tls" for address in found) and not self.amqp_tls_certificate:
+            raise UsageError("a tls: address of setting amqp needs a certificate: give setting amqp_tls_certificate")
+        if self.amqp_processes > 1 and any(address.kind != "unix" and not address.port for address in found):
+            raise UsageError(
+                "several gateway processes (setting amqp_processes) share a port, and port 0 of setting amqp is "
+                "another one for each: give the port"
+            )
 
 
 class NodeSettings(TypedDict, total=False):
@@ -213,6 +242,16 @@ class NodeSettings(TypedDict, total=False):
     half_after_s: float
     half_interval_s: float
     half_checks_max: int
+    amqp: str
+    amqp_processes: int
+    amqp_tls_certificate: str
+    amqp_tls_key: str
+    amqp_tls_ca: str
+    amqp_frame_max: int
+    amqp_channel_max: int
+    amqp_heartbeat_s: int
+    amqp_connections_max: int
+    amqp_message_bytes_max: int
 
 
 def message_bytes_most(settings: Settings) -> int:

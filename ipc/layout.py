@@ -18,6 +18,8 @@ CLIENT_SLOTS = 256
 WORKERS_MAX = 30
 #: the first slots are the queue workers', so many each: one in use, and one of a dead incarnation that the stores sweep
 WORKER_SLOTS = 2
+#: processes that speak AMQP to programs
+GATEWAYS_MAX = 16
 #: a delivery slot of a link; what stands in it is the engine's (protocol.DELIVERY)
 DELIVERY_SLOT_BYTES = 64
 #: what the client writes for each slot: which delivery it handed out from it last
@@ -95,6 +97,7 @@ CONSTANTS: dict[str, int] = {
     "SERVERS_MAX": SERVERS_MAX,
     "WORKERS_MAX": WORKERS_MAX,
     "WORKER_SLOTS": WORKER_SLOTS,
+    "GATEWAYS_MAX": GATEWAYS_MAX,
     "DELIVERY_SLOT_BYTES": DELIVERY_SLOT_BYTES,
     "HANDED_BYTES": HANDED_BYTES,
     "HANDED_BITS": HANDED_BITS,
@@ -231,6 +234,11 @@ SUPERBLOCK = Struct(
         Field("topics_disk_total", 368, "a64", "those, and what may still be written"),
         Field("topics_disk_limit", 376, "a64", "above so many in use the alarm is raised"),
         Field("barred", 384, "a64", "a queue that takes no messages and consumers until it is decided whether it goes: number of the question << 32 | its id, 0: none (supervisor)"),
+        Field("gateway_pid", 448, "u32", "process id of each AMQP gateway, 0: none (supervisor)", GATEWAYS_MAX),
+        Field("gateway_state", 512, "a32", "SERVER_… of it (itself; DOWN by the supervisor)", GATEWAYS_MAX),
+        Field("gateway_restarts", 576, "u32", "restarts of it counted by the supervisor", GATEWAYS_MAX),
+        Field("gateway_connections", 640, "a32", "connections that it has: a node with some is in use (itself)", GATEWAYS_MAX),
+        Field("gateway_start", 704, "u64", "its start time", GATEWAYS_MAX),
         Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
     ),
 )

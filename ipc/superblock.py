@@ -255,6 +255,35 @@ class Superblock:
         self.set("collector_start", start_time)
         self.set("collector_pid", pid)
 
+    # -- gateways -----------------------------------------------------------------------------------------------
+
+    def _gateway_at(self, index: int, name: str) -> tuple[int, bool]:
+        """Byte offset of a field of a gateway, and whether it has eight bytes."""
+        field = SUPERBLOCK.by_name[f"gateway_{name}"]
+        assert 0 <= index < field.count
+        wide = field.type == "u64"
+        return field.offset + index * (8 if wide else 4), wide
+
+    def gateway_get(self, index: int, name: str) -> int:
+        """pid, start, state, restarts or connections of an AMQP gateway."""
+        at, wide = self._gateway_at(index, name)
+        return _core.load64(self.buffer, at) if wide else _core.load32(self.buffer, at)
+
+    def gateway_set(self, index: int, name: str, value: int) -> None:
+        """Store one of these."""
+        at, wide = self._gateway_at(index, name)
+        (_core.store64 if wide else _core.store32)(self.buffer, at, value)
+
+    def gateway_identity(self, index: int) -> Identity:
+        """Identity of the gateway that the supervisor started last; pid 0 when there never was one."""
+        return Identity(self.gateway_get(index, "pid"), self.gateway_get(index, "start"), pid_namespace())
+
+    def set_gateway(self, index: int, pid: int, start_time: int) -> None:
+        """The start time first, as of the collector."""
+        self.gateway_set(index, "pid", 0)
+        self.gateway_set(index, "start", start_time)
+        self.gateway_set(index, "pid", pid)
+
     # -- crash points -------------------------------------------------------------------------------------------
 
     def crash_point(self, point: int) -> None:

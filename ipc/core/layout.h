@@ -59,6 +59,7 @@
 #define WR_SERVERS_MAX 33
 #define WR_WORKERS_MAX 30
 #define WR_WORKER_SLOTS 2
+#define WR_GATEWAYS_MAX 16
 #define WR_DELIVERY_SLOT_BYTES 64
 #define WR_HANDED_BYTES 4
 #define WR_HANDED_BITS 2
@@ -181,9 +182,15 @@ typedef struct {
     _Atomic uint64_t topics_disk_total; /* those, and what may still be written */
     _Atomic uint64_t topics_disk_limit; /* above so many in use the alarm is raised */
     _Atomic uint64_t barred; /* a queue that takes no messages and consumers until it is decided whether it goes: number of the question << 32 | its id, 0: none (supervisor) */
-    uint8_t pad2_[632];
+    uint8_t pad2_[56];
+    uint32_t gateway_pid[16]; /* process id of each AMQP gateway, 0: none (supervisor) */
+    _Atomic uint32_t gateway_state[16]; /* SERVER_… of it (itself; DOWN by the supervisor) */
+    uint32_t gateway_restarts[16]; /* restarts of it counted by the supervisor */
+    _Atomic uint32_t gateway_connections[16]; /* connections that it has: a node with some is in use (itself) */
+    uint64_t gateway_start[16]; /* its start time */
+    uint8_t pad3_[192];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
-    uint8_t pad3_[1024];
+    uint8_t pad4_[1024];
 } wr_superblock;
 _Static_assert(sizeof(wr_superblock) == 4096, "wr_superblock");
 _Static_assert(offsetof(wr_superblock, magic) == 0, "wr_superblock.magic");
@@ -244,6 +251,11 @@ _Static_assert(offsetof(wr_superblock, topics_disk_used) == 360, "wr_superblock.
 _Static_assert(offsetof(wr_superblock, topics_disk_total) == 368, "wr_superblock.topics_disk_total");
 _Static_assert(offsetof(wr_superblock, topics_disk_limit) == 376, "wr_superblock.topics_disk_limit");
 _Static_assert(offsetof(wr_superblock, barred) == 384, "wr_superblock.barred");
+_Static_assert(offsetof(wr_superblock, gateway_pid) == 448, "wr_superblock.gateway_pid");
+_Static_assert(offsetof(wr_superblock, gateway_state) == 512, "wr_superblock.gateway_state");
+_Static_assert(offsetof(wr_superblock, gateway_restarts) == 576, "wr_superblock.gateway_restarts");
+_Static_assert(offsetof(wr_superblock, gateway_connections) == 640, "wr_superblock.gateway_connections");
+_Static_assert(offsetof(wr_superblock, gateway_start) == 704, "wr_superblock.gateway_start");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
 /* One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */

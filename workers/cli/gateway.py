@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from warren.workers.cli.gateway_connections import close, connections
 from warren.workers.cli.gateway_permissions import permissions
 from warren.workers.cli.gateway_users import users
 from warren.workers.cli.gateway_vhosts import vhosts
@@ -11,9 +12,11 @@ from warren.workers.cli.gateway_vhosts import vhosts
 
 @click.group()
 def gateway() -> None:
-    """Users, permissions and virtual hosts of the AMQP gateway."""
+    """Connections, users, permissions and virtual hosts of the AMQP gateway."""
 
 
+gateway.add_command(connections)
+gateway.add_command(close)
 gateway.add_command(users)
 gateway.add_command(permissions)
 gateway.add_command(vhosts)

@@ -45,6 +45,12 @@ DIRECTORY = click.argument("directory", metavar="DIR")
     help="Sizes of memory and files; by itself small where default does not fit (docs/containers.md).",
 )
 @click.option("--workers", type=output.Count(1, 30), help="Queue workers; default: one per core.")
+@click.option(
+    "--amqp",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Serve AMQP clients at HOST:PORT, a port of 127.0.0.1, tls:HOST:PORT or unix:PATH; repeatable; '' ends that.",
+)
 @click.option("--group", metavar="NAME", help="Members of this group may use the node, too; '' ends that.")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting (docs/operations.md); repeatable."
@@ -77,6 +83,7 @@ def up(
     directory: str,
     profile: str | None,
     workers: int | None,
+    amqp: tuple[str, ...],
     group: str | None,
     changes: tuple[str, ...],
     log_level: str | None,
@@ -100,7 +107,15 @@ def up(
         if not equals:
             raise UsageError(f"--set takes NAME=VALUE, not {shown(change)}")
         settings[name.strip()] = value.strip()
-    given = {"profile": profile, "workers": workers, "group": group, "log_level": log_level, "log_format": log_format}
+    listening = ",".join(amqp) if amqp else None
+    given = {
+        "profile": profile,
+        "workers": workers,
+        "amqp": listening,
+        "group": group,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
     settings |= {name: value for name, value in given.items() if value is not None}
     from warren.workers.node.options import Options
     from warren.workers.node.supervise import supervise
@@ -138,6 +153,10 @@ def up(
         raise
 
 
+#: roles of which there may be several
+NUMBERED = ("queue_worker", "amqp_gateway")
+#: how long `status` and `top` wait for a gateway
+GATEWAY_S = 1.0
 #: how long a supervisor that is told to stop may take to say that it heard
 ASK_S = 1.0
 #: what a supervisor in the background says of a start that is not done; all else ends it
@@ -352,6 +371,7 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
     NodeDirectory(directory).check_made()
     with ControlClient(directory, output.waiting) as client:
         report = client.call("status", timeout=timeout, most=None if as_json or everything else output.ROWS)
+        report = _with_gateways(client.directory, report)
     if as_json:
         output.print_json(report)
         return 0
@@ -361,7 +381,8 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
         return 0
     console.print(_heading(report, console.width))
     topics = [_topics(report)] if report["topics_n"] else []
-    for title, columns, rows, more in (_queues(report, console.width), *topics, _clients(report)):
+    gateways = [_gateways(report)] if report["gateways"] else []
+    for title, columns, rows, more in (_queues(report, console.width), *topics, *gateways, _clients(report)):
         print(f"\n{title}" if rows else f"\n{title}: none")
         if rows:
             output.print_rows(columns, rows)
@@ -444,14 +465,14 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
     with ControlClient(directory, output.waiting) as client:
         if as_json:
             while True:
-                output.print_json(client.call("status", timeout=10.0))
+                output.print_json(_with_gateways(client.directory, client.call("status", timeout=10.0)))
                 looks += 1
                 if looks == count:
                     return 0
                 time.sleep(interval)
         console = output.console()
         screen = sys.stdout.isatty()
-        report = client.call("status", timeout=10.0, most=output.ROWS)
+        report = _with_gateways(client.directory, client.call("status", timeout=10.0, most=output.ROWS))
 
         def look() -> Group:
             # half of the lines that head and processes leave is for queues, half for clients
@@ -470,7 +491,7 @@ def top(directory: str, interval: float, count: int | None, as_json: bool) -> in
                 if looks == count:
                     return 0
                 time.sleep(interval)
-                report = client.call("status", timeout=10.0, most=output.ROWS)
+                report = _with_gateways(client.directory, client.call("status", timeout=10.0, most=output.ROWS))
 
 
 #: what the columns of a queue mean
@@ -491,7 +512,8 @@ def tables(report: dict[str, Any], width: int, rows: int = output.ROWS) -> Group
 
     parts: list[Any] = [_heading(report, width)]
     topics = [_topics(report, rows)] if report["topics_n"] else []
-    for title, columns, lines, more in (_queues(report, width, rows), *topics, _clients(report, rows)):
+    gateways = [_gateways(report)] if report["gateways"] else []
+    for title, columns, lines, more in (_queues(report, width, rows), *topics, *gateways, _clients(report, rows)):
         parts += [Text(""), output.table(title, columns, lines) if lines else Text(f"{title}: none")]
         parts += [Text(more)] if more else []
     return Group(*parts, _last(report))
@@ -532,7 +554,7 @@ def _heading(report: dict[str, Any], width: int) -> Group:
     for item in report["processes"]:
         rates = item["rates"]
         line = [
-            item["role"].replace("_", " ") + (f" {item['index']}" if item["role"] == "queue_worker" else ""),
+            item["role"].replace("_", " ") + (f" {item['index']}" if item["role"] in NUMBERED else ""),
             str(item["pid"] or "–"),
             item["state"]
             + (f" (error {item['error']})" if item.get("error") else "")
@@ -596,6 +618,32 @@ def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
     more = output.more(len(lines), report["topics_n"], command("status", report["dir"], "--all"))
     below = [line for line in (more, LAG if any(item["groups"] for item in items) else "") if line]
     return "Topics", columns, lines, "\n".join(below)
+
+
+def _with_gateways(directory: NodeDirectory, report: dict[str, Any]) -> dict[str, Any]:
+    """A report of the supervisor, which waits for nobody, with what the gateways say of themselves."""
+    for item in report["gateways"]:
+        from warren.workers.amqp import asking
+
+        item["answers"] = False
+        if item["pid"]:
+            with contextlib.suppress(Error):  # it is starting, ends, or is busy: `answers` says so
+                item |= asking.ask(directory.path, item["index"], GATEWAY_S, op="facts") | {"answers": True}
+    return report
+
+
+def _gateways(report: dict[str, Any]) -> _Part:
+    """The AMQP gateways."""
+    numbers = ("connections", "channels", "blocked", "opened", "refused logins")
+    columns = [output.Column("gateway"), output.Column("at"), *(output.Column(name, True) for name in numbers)]
+    lines = []
+    for item in report["gateways"]:
+        at = ", ".join(item["listening"]) if item["answers"] else "does not answer"
+        counts = (item.get(f"{name.replace(' ', '_')}_n") for name in numbers[:4])
+        line = [str(item["index"]), output.escaped(at), *("–" if n is None else f"{n:,}" for n in counts)]
+        refused = item.get("refused_logins_n")
+        lines.append([*line, "–" if refused is None else f"{refused:,}"])
+    return "AMQP gateways", columns, lines, ""
 
 
 def _busiest(items: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ Invariants
   there, or children that leave at once (the gate closes with its death). Never two servers for one role.
   A child holds nothing of the supervisor: no lock, socket, mailbox or pidfd of another process.
   A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
-Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for the
-collector's, without which the node runs: it is tried again every 5 s). The node goes on without a failed queue worker
-as long as there is another one, and ends with the store server. It ends with a worker that found that the catalog was
-cut, too: ids would be given again. Without the topic worker it goes on in any case.
+Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for
+those of collector and gateways, without which the node runs: they are tried again every 5 s). The node goes on without
+a failed queue worker as long as there is another one, and ends with the store server. It ends with a worker that found
+that the catalog was cut, too: ids would be given again. Without the topic worker it goes on in any case.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ Main = Callable[[int], int]
 class Role:
     """One process that there has to be, its present incarnation, and how often it died lately."""
 
-    name: str  #: store, worker-<i>, topics, collector
-    kind: str  #: role in `status`: store, queue_worker, topic_worker, collector
+    name: str  #: store, worker-<i>, topics, collector, amqp-<i>
+    kind: str  #: role in `status`: store, queue_worker, topic_worker, collector, amqp_gateway
     index: int
-    servers: tuple[int, ...]  #: rows of the superblock it serves; none: the collector, which nobody waits for
+    servers: tuple[int, ...]  #: rows of the superblock it serves; none: collector and gateways (gateway_roles.py)
     main: Main
     log: Path
     settings: Settings = field(default_factory=Settings)  #: how it logs
@@ -123,6 +123,10 @@ class Role:
             superblock.server_set(server, "pid", pid)
         if not self.servers:
             superblock.set_collector(pid, start_time)
+
+    def recorded(self, superblock: Superblock) -> Identity:
+        """Who had it last."""
+        return superblock.server_identity(self.servers[0]) if self.servers else superblock.collector
 
 
 def workers_running(roles: Iterable[Role]) -> bool:
@@ -196,7 +200,7 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
 
 def adopt(role: Role, superblock: Superblock) -> bool:
     """Take over a server that a dead supervisor left, if it is alive."""
-    identity = superblock.server_identity(role.servers[0]) if role.servers else superblock.collector
+    identity = role.recorded(superblock)
     pidfd = identity.open_pidfd() if identity.pid else None
     if pidfd is None:
         return False

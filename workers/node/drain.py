@@ -1,5 +1,6 @@
-"""The end of a node, in order: queue workers first, because they are clients of the store, and with them the topic
-worker; then the store; then what is left is killed.
+"""The end of a node, in order: gateways first, which tell their clients and wait a moment for what they have under way;
+then queue workers, because they are clients of the store, and with them the topic worker; then the store; then what is
+left is killed.
 
 Crash point: the state DRAINING stands in the superblock, so a successor of a killed supervisor finishes the drain.
 """
@@ -18,9 +19,12 @@ from warren.engine.errors import (
 from warren.engine.saying import Say
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
-from warren.workers.node import children, systemd
+from warren.workers.node import children, gateway_roles, systemd
 from warren.workers.node.children import Role, workers_running
 from warren.workers.node.control_server import ControlServer
+
+#: how long the other servers wait for the gateways
+GATEWAYS_S = 5.0
 
 DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
 
@@ -42,6 +46,7 @@ class Drain:
         self._start = start
         self._say = say
         self._store_told = False
+        self._workers_at: float | None = None  # the gateways end until then
         self.code = 0  #: the exit code of the supervisor
         self.kill_at: float | None = None  #: when what is left is killed
         self.killed = False
@@ -61,21 +66,40 @@ class Drain:
         self._superblock.ring_all()
         systemd.notify("STOPPING=1")
         self.kill_at = time.monotonic() + (self._stop_timeout if timeout is None else timeout)
+        self._store_told = False
+        gateways = gateway_roles.of(self._roles)
+        for role in gateways:
+            role.restart_at = None
+            children.send(role, signal.SIGTERM)
+        self._workers_at = time.monotonic() + (GATEWAYS_S if timeout is None else min(GATEWAYS_S, timeout / 2))
+        if not any(role.running for role in gateways):
+            self._end_workers()
+
+    def _end_workers(self) -> None:
+        self._workers_at = None
         for role in self._roles:
-            if role.kind != "store":
+            if role.kind not in ("store", gateway_roles.GATEWAY):
                 waiting, role.restart_at = role.restart_at is not None, None
                 if waiting and role.has_rings:
                     role.finishing = True
                     self._start(role)  # it sees that the node ends when it has done what is in the rings
                 else:
                     children.send(role, signal.SIGTERM)
-        self._store_told = False
+
+    @property
+    def due(self) -> float | None:
+        """When `turn` has something to do that no event tells."""
+        return min((at for at in (self._workers_at, self.kill_at) if at is not None), default=None)
 
     def turn(self, now: float) -> None:
-        """What the drain does next: when the workers are gone the store ends; when time is over what is left is
-        killed.
+        """What the drain does next: when the gateways are gone, or late, the workers end; when those are gone the store
+        ends; when time is over what is left is killed.
         """
-        if not workers_running(self._roles) and not self._store_told:
+        if self._workers_at is not None:
+            gone = not any(role.running for role in gateway_roles.of(self._roles))
+            if gone or now >= self._workers_at:
+                self._end_workers()
+        elif not workers_running(self._roles) and not self._store_told:
             self._store_told = True
             for role in self._roles:
                 role.restart_at = None
@@ -85,7 +109,7 @@ class Drain:
 
     def force(self, reason: str) -> None:
         """Kill what is left. What was confirmed is safe: the next start recovers it."""
-        self.kill_at = None
+        self.kill_at = self._workers_at = None
         for role in self._roles:
             role.restart_at = None
             if role.running:

@@ -5,6 +5,7 @@ waits for, and when it gives up.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from logging import WARNING
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from warren.engine.saying import Say, command, counted
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
-from warren.workers.node import starting, systemd
+from warren.workers.node import gateway_roles, starting, systemd
 from warren.workers.node.options import Options
 from warren.workers.node.upkeep import Upkeep
 from warren.workers.process.control import TELL_S
@@ -52,6 +53,8 @@ class StartWatch:
         self._look_at = began + TELL_S
         self._waits: starting.Wait | None = None
         self._gave_up = False
+        self._gateways_until: float | None = None  # the announcement waits for them
+        self._told_gateways = False
 
     @property
     def poll_s(self) -> float:
@@ -59,19 +62,27 @@ class StartWatch:
         return POLL_S if self._waits is None else LATE_POLL_S
 
     def up(self) -> bool:
-        """Announce the node when all servers serve that a start waits for; True: it was announced now."""
+        """Announce the node when all servers serve that a start waits for, and then the gateways; True: it was
+        announced now.
+        """
         superblock, upkeep = self._superblock, self._upkeep
         ready = CONSTANTS["SERVER_READY"]
         waited_for = (role for role in upkeep.roles if role.holds_up and not (role.has_rings and role.failed))
         if any(superblock.server_get(server, "state") != ready for role in waited_for for server in role.servers):
             return False
         superblock.set_state(CONSTANTS["NODE_RUNNING"])
+        if not self._gateways_settled():
+            return False
         self.announced = True
         systemd.notify("READY=1")
         workers_n = superblock.workers_n
         without = [role for role in upkeep.roles if role.has_rings and role.failed]
         failed = "".join(f", {role.name} has failed (see {role.log})" for role in without)
         topics = ", topics" if any(role.kind == "topic_worker" and role.holds_up for role in upkeep.roles) else ""
+        for role in gateway_roles.of(upkeep.roles):
+            topics += ", AMQP" if role.index == 0 else ""
+            if not role.served(superblock):
+                failed += f", {role.name} is not up (see {role.log})"
         self._ready(
             f"node {self._node_id:012x} is up for {self._path}: store server, "
             f"{counted(workers_n, 'queue worker')}{topics}{failed}, profile {self._profile}, "
@@ -79,6 +90,21 @@ class StartWatch:
             f"stop it with {command('stop', self._path)}{' or Ctrl-C' if self._options.terminal else ''}"
         )
         return True
+
+    def _gateways_settled(self) -> bool:
+        """Start the gateways, which attach to a node that runs. True: they listen, or have shown that they cannot."""
+        gateways = gateway_roles.of(self._upkeep.roles)
+        if self._gateways_until is None:
+            self._gateways_until = time.monotonic() + gateway_roles.UP_S
+            for role in gateways:
+                if not role.running:
+                    self._upkeep.start(role)
+        if all(role.settled(self._superblock) for role in gateways) or time.monotonic() >= self._gateways_until:
+            return True
+        if not self._told_gateways and time.monotonic() >= self._look_at:
+            self._told_gateways = True
+            self._options.waiting("the AMQP gateways are starting", False)
+        return False
 
     def look(self, now: float) -> None:
         """Until the node is up, tell those who started it what it waits for.

@@ -32,7 +32,7 @@ from warren.ipc.layout import (
     SERVER_WORKER_FIRST,
 )
 from warren.ipc.superblock import SlotView, Superblock
-from warren.workers.node import absence, topic_status
+from warren.workers.node import absence, gateway_roles, topic_status
 from warren.workers.node.children import Role
 from warren.workers.process import alarm_words
 from warren.workers.process.refusals import refusal
@@ -168,7 +168,11 @@ class Statistics:
         alarmed = alarm_words.described(self._superblock)
         clients = [self._client(view, alarmed) for view in self._superblock.slots()]
         roles = [role for role in roles if role.wanted]
-        workers = {role.identity.pid for role in roles if role.identity is not None}
+        kinds_of = {
+            role.identity.pid: "amqp_gateway" if role.kind == gateway_roles.GATEWAY else "queue_worker"
+            for role in roles
+            if role.identity is not None
+        }
         return {
             "dir": readable(str(directory.path)),
             "node_id": f"{node.node_id:012x}",
@@ -179,11 +183,11 @@ class Statistics:
                 self._supervisor(),
                 *(self._process(role, now, base, seconds, node.settings.workers) for role in roles),
             ],
-            "clients": [
-                {**client, "kind": "queue_worker" if client["pid"] in workers else "client"} for client in clients
-            ],
+            "clients": [{**client, "kind": kinds_of.get(client["pid"], "client")} for client in clients],
             "blocked_publishers": {
-                why: sum(client["blocked"] == why for client in clients if client["pid"] not in workers)
+                why: sum(
+                    client["blocked"] == why for client in clients if kinds_of.get(client["pid"]) != "queue_worker"
+                )
                 for why in ("alarm", "credit")
             },
             "live_clients": semaphore_value(self._superblock.get("live_semaphore_key")),
@@ -207,6 +211,7 @@ class Statistics:
                 most,
                 TopicsFolder.of(directory.path),
             ),
+            "gateways": [self._of_gateway(role) for role in gateway_roles.of(roles)],
             "topics_n": sum(1 for name in catalog.topics if kinds.matches is None or kinds.matches(name)),
             "store": self._store(SERVER_STORE_PERSISTENT),
             "store_transient": self._store(SERVER_STORE_TRANSIENT),
@@ -333,7 +338,26 @@ class Statistics:
             "rates": {},
         }
 
+    def _of_gateway(self, role: gateway_roles.GatewayRole) -> dict[str, Any]:
+        """A gateway; its connections tell `warren gateway connections`, which asks it."""
+        connections = self._superblock.gateway_get(role.index, "connections")
+        return {"index": role.index, **_who(role), "connections": connections}
+
+    def _gateway_process(self, role: Role) -> dict[str, Any]:
+        superblock = self._superblock
+        return {
+            "role": role.kind,
+            "index": role.index,
+            **_who(role),
+            "rss_bytes": rss_bytes(role.identity),
+            "state": SERVER_STATES.get(superblock.gateway_get(role.index, "state"), "unknown"),
+            "restarts": superblock.gateway_get(role.index, "restarts"),
+            "rates": {},
+        }
+
     def _process(self, role: Role, now: _Sample, base: _Sample, seconds: float, workers_n: int) -> dict[str, Any]:
+        if role.kind == gateway_roles.GATEWAY:
+            return self._gateway_process(role)
         if not role.servers:
             return self._collector(role)
         superblock = self._superblock

@@ -34,7 +34,8 @@ import posix_ipc
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog import ownership
 from warren.engine.catalog.catalog import FILE_NAME, Catalog
-from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile
+from warren.engine.catalog.node_directory import Launch, NodeDirectory, NodeFile, changed_settings
+from warren.engine.config import Settings
 from warren.engine.errors import (
     CatalogCut,
     ClosedError,
@@ -49,7 +50,7 @@ from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
 from warren.ipc.superblock import Superblock
-from warren.workers.node import absence, children, cold_start, room
+from warren.workers.node import absence, children, cold_start, gateway_roles, room
 from warren.workers.node.alarms import Alarms
 from warren.workers.node.children import Role
 from warren.workers.node.clients_watch import ClientsWatch
@@ -160,6 +161,8 @@ class Supervisor:
 
     def _open(self) -> None:
         changes, chosen = room.chosen(self.directory, self.options.changes)
+        if not self.directory.exists():  # a refusal leaves nothing
+            gateway_roles.check_free(changed_settings(Settings(), changes).checked())
         self._node = self.directory.open_or_make(changes)
         ownership.share(self._node.settings.group)
         options, path = self.options, self.directory.log_file("supervisor")
@@ -175,6 +178,7 @@ class Supervisor:
         if found is None and self.options.successor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
+            gateway_roles.check_free(self._node.settings)
             self._load_servers()
         if loaded is None:
             raise unreadable
@@ -220,6 +224,7 @@ class Supervisor:
             self.directory.log_file,
             settings,
         )
+        self._roles += gateway_roles.make(self.directory.path, self.directory.log_file, settings)
         self._statistics = Statistics(superblock)
         self._upkeep = Upkeep(
             self.directory.path,
@@ -279,7 +284,7 @@ class Supervisor:
             if superblock.state != RUNNING:
                 superblock.set_state(STARTING)
             for role in self._roles:
-                if role.wanted and not role.running:
+                if role.wanted and not role.running and role.kind != gateway_roles.GATEWAY:
                     self._upkeep.start(role)
         self.directory.write_launch(Launch(self.options.idle_exit))
         self._clients.scan()
@@ -311,8 +316,8 @@ class Supervisor:
         now = time.monotonic()
         due = [self._next_sample, self._clients.next_scan]
         due += [role.restart_at for role in self._roles if role.restart_at is not None]
-        if self._drain.kill_at is not None:
-            due.append(self._drain.kill_at)
+        if (at := self._drain.due) is not None:
+            due.append(at)
         if self._looks_after_queues():
             due.append(self._life_at)
         if not self._start.announced and self._superblock.state in (STARTING, RUNNING):
@@ -496,7 +501,8 @@ class Supervisor:
 
     def _check_idle(self, now: float) -> None:
         own = set(self._upkeep.pids())
-        if any(view.pid not in own for view in self._clients.clients()):
+        used = gateway_roles.connections(self._superblock, self._roles)
+        if used or any(view.pid not in own for view in self._clients.clients()):
             self._seen_client, self._had_client = now, True
         if self._control is not None:
             self._seen_client = max(self._seen_client, self._control.asked_at)

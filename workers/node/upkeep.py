@@ -159,9 +159,8 @@ class Upkeep:
             return
         role.set_state(self._superblock, FAILED)
         if not role.vital:
-            self._say(
-                f"{role.name} cannot run: the node runs on without it, and its files only grow; see {role.log}", ERROR
-            )
+            grows = ", and its files only grow" if role.kind == "collector" else ""
+            self._say(f"{role.name} cannot run: the node runs on without it{grows}; see {role.log}", ERROR)
             return
         self._alarms()
         how = (

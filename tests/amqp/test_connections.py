@@ -1,0 +1,281 @@
+"""Goal: connections of the gateway begin, live and end as those of RabbitMQ, and one that behaves badly harms no other.
+
+Method: pika, py-amqp and raw frames against the gateway of a real node. What each frame of a handshake is answered
+with, tests/amqp_diff compares.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import amqp
+import pika
+import pika.exceptions
+import psutil
+import pytest
+
+from warren.engine.amqp import spec
+from warren.engine.errors import Error
+from warren.workers.amqp import connection as connections
+from warren.workers.amqp import handshake
+from warren.workers.process.control import ControlClient
+
+from amqp_diff.wire import HELLO, Wire, method
+from support.gateway_node import GatewayNode
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+Connect = Callable[..., Wire]
+
+
+def blocking(gateway: GatewayNode, **parameters: Any) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", gateway.port, **parameters))
+
+
+def close_of(wire: Wire) -> tuple[int, str]:
+    """The connection.close that comes next."""
+    found = wire.wait(0, ["connection.close"], 60)
+    assert found is not None
+    assert found.name == "connection.close", found
+    return found["code"], found["text"]
+
+
+# ---- clients ------------------------------------------------------------------------------------------------------
+
+
+def test_pika_opens_and_closes(gateway: GatewayNode) -> None:
+    with blocking(gateway, client_properties={"connection_name": "pika's"}) as connection:
+        channels = [connection.channel() for _ in range(3)]
+        found = next(item for item in gateway.connections() if item["given_name"] == "pika's")
+        assert (found["user"], found["vhost"], found["state"]) == ("guest", "/", "running")
+        assert [item["number"] for item in found["channels"]] == [1, 2, 3]
+        channels[1].close()
+        found = next(item for item in gateway.connections() if item["given_name"] == "pika's")
+        assert [item["number"] for item in found["channels"]] == [1, 3]
+        assert found["client_properties"]["product"].startswith("Pika")
+    wait_until(lambda: not any(item["given_name"] == "pika's" for item in gateway.connections()))
+
+
+def test_py_amqp_opens_and_closes(gateway: GatewayNode) -> None:
+    with amqp.Connection(f"127.0.0.1:{gateway.port}", heartbeat=10) as connection:
+        assert connection.server_properties["product"] == "RabbitMQ"  # whose ways it has: clients adapt to them
+        assert connection.server_properties["capabilities"]["consumer_cancel_notify"] is True
+        with connection.channel() as channel:
+            assert channel.is_open
+
+
+def test_a_wrong_password_is_told_to_those_who_announce_that_they_hear_it(gateway: GatewayNode) -> None:
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError, match=r"403.*Login was refused"):
+        blocking(gateway, credentials=pika.PlainCredentials("guest", "wrong"))
+    before = gateway.ask()["refused_logins_n"]
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        blocking(gateway, credentials=pika.PlainCredentials("nobody", "guest"))
+    assert gateway.ask()["refused_logins_n"] == before + 1
+
+
+def test_a_vhost_that_is_not_there_is_530(gateway: GatewayNode) -> None:
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*vhost nowhere not found"):
+        blocking(gateway, virtual_host="nowhere")
+
+
+def test_limits_are_agreed_on(gateway: GatewayNode) -> None:
+    with blocking(gateway, channel_max=3, frame_max=8192, heartbeat=30) as connection:
+        found = next(item for item in gateway.connections() if item["channel_max"] == 3)
+        assert (found["frame_max"], found["heartbeat_s"]) == (8192, 30)
+        for _ in range(3):
+            connection.channel()
+
+
+def test_one_channel_too_many_ends_the_connection(connect: Connect) -> None:
+    wire = connect()
+    wire.opened(channel_max=2)
+    wire.channel(65535)
+    wire.channel(7)
+    wire.raw(method(8, "channel.open", {}))
+    said = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)"
+    assert close_of(wire) == (530, said)
+
+
+# ---- what is no handshake -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hello", [b"AMQP\1\1\0\x0a", b"HTTP/1.1", b"\x16\x03\x01\0", b"AMQP\0\0\x09\0"])
+def test_another_protocol_is_answered_by_the_header(connect: Connect, hello: bytes) -> None:
+    wire = connect()
+    wire.raw(hello)
+    found = wire.wait(0, ["(header)"])
+    assert found is not None
+    assert found["bytes"].encode("latin-1") == HELLO
+    end = wire.wait(0, ["(closed)"])
+    assert end is not None
+
+
+def test_a_header_may_come_in_pieces(connect: Connect) -> None:
+    wire = connect()
+    for byte in HELLO[:-1]:
+        wire.raw(bytes([byte]))
+    assert wire.next(time.monotonic() + 0.05) is None
+    wire.raw(HELLO[-1:])
+    assert wire.wait(0, ["connection.start"]) is not None
+
+
+def test_nonsense_in_a_handshake_is_answered_by_silence_then_the_end(connect: Connect) -> None:
+    began = time.monotonic()
+    wire = connect()
+    wire.hello()
+    wire.raw(method(0, "connection.open", {"vhost": "/"}))
+    found = wire.next(time.monotonic() + 60)
+    assert found is not None
+    assert found.name == "(closed)"
+    assert time.monotonic() - began >= handshake.SILENT_S
+
+
+def test_a_client_that_says_nothing_is_ended(connect: Connect, gateway: GatewayNode) -> None:
+    began = time.monotonic()
+    wire = connect()
+    other = connect()
+    other.opened()  # is not disturbed
+    found = wire.next(time.monotonic() + 60)
+    assert found is not None
+    assert found.name == "(closed)"
+    assert time.monotonic() - began >= handshake.HANDSHAKE_S
+    other.channel()
+
+
+def test_amqplain_and_external_by_a_unix_socket(gateway: GatewayNode) -> None:
+    """The user who runs the node proves who he is."""
+    with gateway.unix() as sock:
+        wire = Wire.__new__(Wire)
+        vars(wire).update(vars(_wire_of(sock)))
+        start = wire.hello()
+        assert "EXTERNAL" in str(start["mechanisms"])
+        wire.start_ok(mechanism="EXTERNAL", response="")
+        tune = wire.wait(0, ["connection.tune"])
+        assert tune is not None
+        assert tune.name == "connection.tune"
+        wire.raw(method(0, "connection.tune-ok", {name: tune[name] for name in ("channel_max", "frame_max")}))
+        wire.raw(method(0, "connection.open", {"vhost": "/"}))
+        opened = wire.wait(0, ["connection.open-ok"])
+        assert opened is not None
+        assert opened.name == "connection.open-ok"
+        found = next(item for item in gateway.connections() if str(os.getpid()) in item["peer"])
+        assert found["name"].startswith("unix:")
+
+
+def _wire_of(sock: socket.socket) -> Wire:
+    """D's client on a socket that is connected already."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wire = Wire("u", lambda _line: None, *server.getsockname()[:2])
+    wire.socket.close()
+    wire.socket = sock
+    return wire
+
+
+# ---- heartbeats, and peers that are not there ---------------------------------------------------------------------
+
+
+def test_a_silent_peer_is_ended_after_two_heartbeats(connect: Connect, gateway: GatewayNode) -> None:
+    began = time.monotonic()
+    wire = connect()
+    wire.opened(heartbeat=1)
+    wire.channel()
+    came = []
+    while (found := wire.next(time.monotonic() + 60)) is not None and found.name != "(closed)":
+        came.append(found.name)
+    assert came.count("heartbeat") >= 1
+    assert time.monotonic() - began >= 2.0
+    wait_until(lambda: not any(item["heartbeat_s"] == 1 for item in gateway.connections()))
+
+
+def test_heartbeats_keep_a_quiet_connection(connect: Connect) -> None:
+    wire = connect()
+    wire.opened(heartbeat=1)
+    until = time.monotonic() + 3.5
+    while time.monotonic() < until:
+        wire.raw(bytes((spec.FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, spec.FRAME_END)))
+        found = wire.next(time.monotonic() + 0.3)
+        assert found is None or found.name == "heartbeat"
+    wire.channel()
+
+
+def test_who_asks_and_does_not_read_is_not_read_any_more(connect: Connect, gateway: GatewayNode) -> None:
+    """What the gateway keeps for it is bounded; when it reads again, it gets every answer."""
+    wire = connect()
+    wire.opened()
+    wire.channel(1)
+    question = method(1, "channel.flow", {"active": True})
+    wire.socket.settimeout(2.0)
+    left = question * 10_000
+    sent = 0
+    while True:
+        try:
+            taken = wire.socket.send(left)
+        except TimeoutError:
+            break
+        sent += taken
+        assert sent < 500_000_000, "it is read for ever"
+        left = left[taken:] or question * 10_000
+    found = next(item for item in gateway.connections() if item["state"] == "flow")
+    assert found["unsent_bytes"] < 2 * connections.FLOOD
+    with blocking(gateway) as other:
+        other.channel()
+    wire.socket.settimeout(60)
+    answered = 0
+    while answered < sent // len(question) * len(question):  # an answer is as long as a question
+        answered += len(wire.socket.recv(1 << 20))
+
+
+# ---- operations ---------------------------------------------------------------------------------------------------
+
+
+def test_an_operator_closes_a_connection(gateway: GatewayNode) -> None:
+    connection = blocking(gateway, client_properties={"connection_name": "mine"})
+    assert gateway.ask("close", name="mine", reason="go home") == {"closed": 1}
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*CONNECTION_FORCED - go home"):
+        connection.process_data_events(30)
+    assert gateway.ask("close", name="mine") == {"closed": 0}
+
+
+def test_a_killed_gateway_is_there_again(gateway: GatewayNode) -> None:
+    connection = blocking(gateway)
+    before, port = gateway.pids()["amqp_gateway"], gateway.port
+    after = gateway.kill("amqp_gateway")
+    assert after != before
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connection.process_data_events(30)
+    assert gateway.ask()["pid"] == after
+    assert gateway.port != port  # port 0 is another one each time
+    with blocking(gateway) as again:
+        again.channel()
+    with gateway.unix() as sock:  # whose file the killed one left
+        sock.sendall(HELLO)
+        assert sock.recv(1) == b"\1"
+
+
+def test_connections_outlive_the_supervisor(tmp_path: Path) -> None:
+    """Its successor takes the gateway over, and looks after it."""
+    with GatewayNode(tmp_path / "data") as node:
+        with blocking(node) as connection:
+            pids = node.pids()
+            os.kill(pids["supervisor"], signal.SIGKILL)
+
+            def again() -> bool:
+                with contextlib.suppress(Error):
+                    return node.pids()["supervisor"] != pids["supervisor"]
+                return False
+
+            wait_until(again, 30, what="a new supervisor")
+            connection.channel().close()
+            assert node.pids()["amqp_gateway"] == pids["amqp_gateway"]
+        fresh = node.kill("amqp_gateway")
+        assert node.ask()["pid"] == fresh
+        left = [psutil.Process(pid) for pid in node.pids().values()]
+        with ControlClient(node.directory) as control:
+            control.call("stop")
+        psutil.wait_procs(left, 60)
+        assert not any(process.is_running() for process in left)

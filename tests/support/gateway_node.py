@@ -1,0 +1,76 @@
+"""A real node that serves AMQP at a free port of 127.0.0.1 and at a Unix socket, and what its gateways say."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from warren.engine.errors import Error
+from warren.workers.amqp import asking
+
+from support.real_node import RealNode
+from support.waiting import wait_until
+
+SOCKET = "amqp.sock"
+
+
+class GatewayNode(RealNode):
+    """`warren up DIR --amqp …`; other settings by name."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        super().__init__(directory, **{"amqp": f"127.0.0.1:0,unix:{SOCKET}"} | settings)
+
+    def ask(self, op: str = "facts", index: int = 0, **question: str) -> dict[str, Any]:
+        """What a gateway answers; one that has just been killed has a successor soon."""
+
+        def answer() -> dict[str, Any] | None:
+            with contextlib.suppress(Error):
+                return asking.ask(self.directory, index, 30.0, op=op, **question)
+            return None
+
+        found = wait_until(answer, 20, what=f"an answer of gateway {index}")
+        assert found is not None
+        return found
+
+    @property
+    def listening(self) -> list[str]:
+        """The addresses of the first gateway, with their ports."""
+        listening: list[str] = self.ask()["listening"]
+        return listening
+
+    @property
+    def port(self) -> int:
+        """That of the first TCP address."""
+        return next(int(place.rpartition(":")[2]) for place in self.listening if not place.startswith("unix:"))
+
+    @property
+    def url(self) -> str:
+        """For clients that take one."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def connections(self, index: int = 0) -> list[dict[str, Any]]:
+        """Those of a gateway."""
+        found: list[dict[str, Any]] = self.ask("connections", index)["connections"]
+        return found
+
+    @contextlib.contextmanager
+    def unix(self) -> Iterator[socket.socket]:
+        """A connected Unix socket."""
+        folder = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(60)
+                sock.connect(f"/proc/self/fd/{folder}/{SOCKET}")  # however long the path is
+                yield sock
+        finally:
+            os.close(folder)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has at the moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

@@ -1,0 +1,65 @@
+"""How a gateway is asked for its connections, and told to close some: the questions are those of control.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from warren.engine.errors import NodeNotRunning, PeerLost, PermissionRefused, TimedOut
+
+ASK_S = 5.0
+
+
+def socket_path(directory: Path, index: int) -> Path:
+    """Where the gateway of this number answers."""
+    return directory / f"amqp-{index}.sock"
+
+
+def ask(directory: Path, index: int, timeout: float = ASK_S, **question: str) -> dict[str, Any]:
+    """The answer of one gateway. Raises NodeNotRunning (it does not run), TimedOut, PeerLost."""
+    deadline = time.monotonic() + timeout
+    received = bytearray()
+    try:
+        with _connected(socket_path(directory, index), timeout) as sock:
+            sock.sendall(msgspec.json.encode(question) + b"\n")
+            while not received.endswith(b"\n"):
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
+                part = sock.recv(1 << 16)
+                if not part:
+                    raise PeerLost(f"gateway {index} of {directory} ended before it answered: try again")
+                received += part
+    except PeerLost:
+        raise
+    except TimeoutError:
+        raise TimedOut(f"gateway {index} of {directory} did not answer within {timeout:g} s: it is busy") from None
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise NodeNotRunning(
+            f"gateway {index} of {directory} does not run: see {directory / 'log'}/amqp-{index}.log"
+        ) from None
+    except PermissionError as error:
+        raise PermissionRefused(f"{directory} is another user's: ask its gateways as its owner") from error
+    except OSError as error:
+        raise PeerLost(f"cannot ask gateway {index} of {directory}: {error.strerror}") from error
+    answer: dict[str, Any] = msgspec.json.decode(bytes(received), type=dict[str, Any])
+    if "error" in answer:
+        raise PeerLost(f"gateway {index} of {directory}: {answer['error']}")
+    return answer
+
+
+@contextlib.contextmanager
+def _connected(path: Path, timeout: float) -> Iterator[socket.socket]:
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(timeout)
+            sock.connect(f"/proc/self/fd/{folder}/{path.name}")  # however long its path is
+            yield sock
+    finally:
+        os.close(folder)

@@ -1,0 +1,544 @@
+"""One connection: what its socket says goes to its channels, and what they say to its socket.
+
+    HANDSHAKE ─▶ OPEN ─▶ CLOSING (close was sent, close-ok is awaited) ─▶ over
+        └─▶ SILENT (nothing is said or heard any more)
+
+Invariants
+  Nothing here waits. What comes is parsed at once; what a channel cannot take now is kept in its slot (slots.py).
+  The socket is not read while a channel keeps too much, the client floods us with questions and does not read what we
+  say, or an alarm blocks this publisher; it is read again when none of these holds. Heartbeats are sent all the while.
+  It is read while deliveries lie unsent: a client may write, in one thread, what it cannot stop before it is taken.
+  What is sent in one turn of the loop goes out by one call.
+  Memory: what a slot keeps, one read, what the reader puts together (ASSEMBLING messages), FLOOD and what one call of
+  a channel adds to it.
+Crash points: a gateway has no state of its own; what a client was not told did not happen for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from warren.engine._core import AmqpReader, amqp_method
+from warren.engine.amqp import spec
+from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
+from warren.workers.amqp.handshake import SILENT_S, Handshake, Silence, refused
+from warren.workers.amqp.heartbeat import Heartbeat
+from warren.workers.amqp.interfaces import House, Tenant
+from warren.workers.amqp.peers import Peer, peer_of
+from warren.workers.amqp.slots import Slot
+from warren.workers.amqp.users import User
+
+if TYPE_CHECKING:
+    import socket
+
+log = logging.getLogger("warren.amqp")
+
+#: bytes that may lie unsent before nothing large is sent any more (`writable`), and below which it goes on
+UNSENT_MAX, UNSENT_LOW = 1 << 19, 1 << 17
+#: bytes above which nothing is done for a client that does not read: it has asked for very many answers
+FLOOD = 1 << 21
+#: messages of the largest size that a client may have begun and not ended
+ASSEMBLING = 4
+#: how long close-ok, or the end of the socket after it, is waited for
+CLOSE_S = 30.0
+#: how long the channels of a connection that goes may finish what they were asked before
+FINISH_S = 5.0
+#: bytes of a short string
+TEXT_MAX = 255
+#: what is looked for after nonsense
+_CLOSE_OK = amqp_method(0, spec.CONNECTION_CLOSE_OK, ())
+#: methods that a client may send on channel 0 when the connection is open
+_OPEN_METHODS = frozenset((spec.CONNECTION_CLOSE, spec.CONNECTION_CLOSE_OK, spec.CONNECTION_UPDATE_SECRET))
+
+
+class Connection(asyncio.Protocol):
+    """A protocol of asyncio. Everything happens in the gateway's loop."""
+
+    peer: Peer
+    socket: socket.socket
+
+    def __init__(self, gateway: House) -> None:
+        self.gateway = gateway
+        self.user: User | None = None
+        self.vhost = ""
+        self.client_properties: dict[str, Any] = {}
+        self.frame_max = spec.FRAME_MIN
+        self.channel_max = 0
+        self.heartbeat_s = 0
+        self.heartbeat: Heartbeat | None = None
+        self.open = False  #: open-ok was sent, and nothing has ended it since
+        self.closing = False  #: connection.close was sent, or answered
+        self.over = False
+        self.writable = True  #: deliveries and bodies may be sent; Channel.writable says when they may again
+        self.flooded = False  #: nothing is done before the client has read what is unsent
+        self.blocked = False  #: an alarm blocks this publisher
+        self.blocked_since = 0.0
+        self.paused = False  #: the socket is not read
+        self.bytes_in = self.bytes_out = 0
+        self.published = 0  #: messages, on channels that have ended
+        self.since = time.time()
+        self.slots: dict[int, Slot] = {}
+        self._transport: asyncio.Transport
+        self._handshake: Handshake | None = None
+        self._reader: AmqpReader | None = None
+        self._silent = False  # what comes is not looked at any more
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._waiting_to_write: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._going: asyncio.Task[None] | None = None  # the end of all channels
+        self._rests: asyncio.Future[None] | None = None
+
+    # -- what the channels use ----------------------------------------------------------------------------------
+
+    @property
+    def tenants(self) -> Mapping[int, Tenant]:
+        """Its channels, by number."""
+        return self.slots
+
+    @property
+    def user_name(self) -> str:
+        """Who logged in; "" before."""
+        return self.user.name if self.user is not None else ""
+
+    def capable(self, name: str) -> bool:
+        """Whether the client announced a capability."""
+        capabilities = self.client_properties.get("capabilities")
+        return isinstance(capabilities, dict) and capabilities.get(name) is True
+
+    def send(self, data: bytes) -> None:
+        """Send bytes with all that is sent in this turn of the loop. It never waits: see `writable`."""
+        if self.over:
+            return
+        self._out.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self.gateway.events.call_soon(self._flush)
+
+    def send_method(self, channel: int, id: int, arguments: tuple[Any, ...] = ()) -> None:
+        """Send a method without content."""
+        self.send(amqp_method(channel, id, arguments))
+
+    def fail(self, fault: ConnectionFault, method: int = 0) -> None:
+        """Close the connection with a reply code, and what it holds."""
+        if self.closing or self.over:
+            return
+        log.warning("connection %s (user %s) is closed: %s", self.peer.name, self.user_name, fault)
+        self.close(fault, method)
+
+    def told(self, fault: Fault, method: int = 0) -> tuple[int, str, int, int]:
+        """The arguments of channel.close and connection.close."""
+        said = fault.said.encode("utf-8", "replace")[:TEXT_MAX].decode("utf-8", "ignore")
+        return fault.code, said, method >> 16, method & 0xFFFF
+
+    async def until_writable(self) -> None:
+        """Return when a channel may send again, or never will."""
+        while not self.writable and not self.over:
+            waiting: asyncio.Future[None] = self.gateway.events.create_future()
+            self._waiting_to_write.append(waiting)
+            await waiting
+
+    # -- what the slots use -------------------------------------------------------------------------------------
+
+    def channel_closes(self, number: int) -> None:
+        """The gateway closed a channel: what the client still sends to it is left out."""
+        if self._reader is not None:
+            self._reader.closing(number)
+
+    def channel_closed(self, number: int) -> None:
+        """The client closed a channel, and it has done everything before."""
+        self.slots.pop(number, None)
+        self.send_method(number, spec.CHANNEL_CLOSE_OK)
+
+    def channel_rests(self) -> None:
+        """A channel has nothing under way."""
+        if self._rests is not None and not self._rests.done() and not any(slot.busy for slot in self.slots.values()):
+            self._rests.set_result(None)
+
+    def may_read(self) -> None:
+        """What the socket waited for may be over."""
+        wanted = (
+            not self.blocked
+            and not self.flooded
+            and not any(slot.full for slot in self.slots.values())
+            and not self.gateway.stopping
+        )
+        if self.over or wanted != self.paused:
+            return
+        self.paused = not wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # -- asyncio ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.socket = transport.get_extra_info("socket")
+        try:
+            self.peer = peer_of(transport, self.gateway.next_number())
+        except OSError:  # it has gone already
+            self.over = True
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=UNSENT_MAX, low=UNSENT_LOW)
+        if not self.gateway.enters(self):
+            self.over = True
+            transport.abort()
+            return
+        self._handshake = Handshake(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
+        if self._deaf():
+            return
+        try:
+            if self._reader is None:
+                if self.closing:
+                    if _CLOSE_OK in data:
+                        self._hang_up()
+                    return
+                assert self._handshake is not None
+                rest = self._handshake.header(data)
+                if rest is None:
+                    return
+                most = self.gateway.settings.amqp_message_bytes_max
+                self._reader = AmqpReader(spec.FRAME_MIN, most, ASSEMBLING * most)
+                data = rest
+            for event in self._reader.read(data):
+                self._event(event)
+                if self._deaf():
+                    return
+        except ConnectionFault as fault:
+            self.fail(fault)
+        except Silence as silence:
+            self.fall_silent(str(silence))
+        if not self.paused and any(slot.full for slot in self.slots.values()):
+            self.may_read()
+
+    def _deaf(self) -> bool:
+        """What comes is not looked at any more."""
+        return self._silent or self.over
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.flooded = False
+        self._wake_writers()
+        for slot in list(self.slots.values()):
+            if not slot.over:
+                slot.channel.writable()
+        self.may_read()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        was_open = self.open
+        self._ended()
+        if self._timer is not None:
+            self._timer.cancel()
+        if was_open and not self.closing:
+            log.warning(
+                "connection %s (user %s) was lost%s", self.peer.name, self.user_name, f": {error}" if error else ""
+            )
+        if self.slots and self._going is None:
+            self._going = self.gateway.spawn(self._end_channels())
+        elif not self.slots:
+            self.gateway.left(self)
+
+    # -- what comes ---------------------------------------------------------------------------------------------
+
+    def _event(self, event: tuple[Any, ...]) -> None:
+        kind = event[0]
+        if kind == spec.PUBLISH:
+            self._publish(event)
+        elif kind == spec.METHOD:
+            if event[1] == 0:
+                self._on_channel_0(event[2], event[3])
+            else:
+                self._on_channel(event)
+        elif kind == spec.REFUSED:
+            self._refused(event)
+        elif kind == spec.FAULT:
+            _kind, code, text, class_id, method_id, _channel = event
+            if code == spec.INTERNAL_ERROR and not self.closing:  # nonsense: RabbitMQ says nothing, either
+                self.abort(text)
+                return
+            self._fault(ConnectionFault(code, text), class_id << 16 | method_id)
+
+    def _publish(self, event: tuple[Any, ...]) -> None:
+        slot = self._slot(event[1], spec.BASIC_PUBLISH)
+        if slot is None:
+            return
+        if self.gateway.alarm and not self.blocked:
+            self._block()
+        slot.feed(event)
+
+    def _refused(self, event: tuple[Any, ...]) -> None:
+        """The reader could not take a message: the channel closes."""
+        slot = self._slot(event[1], spec.BASIC_PUBLISH)
+        if slot is not None:
+            slot.fail(ChannelFault(event[2], event[3]), spec.BASIC_PUBLISH)
+
+    def _slot(self, number: int, method: int) -> Slot | None:
+        """The channel of an event; None: it is not to be heard. Raises Silence."""
+        if not self.open:
+            if self.closing:
+                return None
+            raise Silence("it used a channel before the connection was open")
+        slot = self.slots.get(number)
+        if slot is None:
+            self.fail(ConnectionFault(spec.CHANNEL_ERROR, "expected 'channel.open'"), method)
+            return None
+        return None if slot.closing else slot
+
+    def _on_channel(self, event: tuple[Any, ...]) -> None:
+        number, id = event[1], event[2]
+        slot = self.slots.get(number) if self.open else None
+        if slot is not None and not slot.closing:
+            if id == spec.CHANNEL_OPEN:
+                self.fail(ConnectionFault(spec.CHANNEL_ERROR, "second 'channel.open' seen"), id)
+            elif id >> 16 == spec.CLASSES["connection"]:
+                self.fail(ConnectionFault(spec.COMMAND_INVALID, "unimplemented method"), id)
+            elif id != spec.CHANNEL_CLOSE_OK:  # of a close that crossed ours, or of none
+                slot.feed(event)
+            return
+        if slot is not None:  # it hears of its end only
+            if id == spec.CHANNEL_CLOSE_OK:
+                del self.slots[number]
+            elif id == spec.CHANNEL_CLOSE:
+                self.send_method(number, spec.CHANNEL_CLOSE_OK)
+                del self.slots[number]
+            return
+        if self.open and id == spec.CHANNEL_OPEN:
+            self._open_channel(number)
+        elif not self.closing:
+            self._slot(number, id)
+
+    def _open_channel(self, number: int) -> None:
+        limit = self.user.limit("max-channels") if self.user is not None else None
+        if self.channel_max and len(self.slots) >= self.channel_max:
+            self.fail(
+                ConnectionFault(
+                    spec.NOT_ALLOWED,
+                    f"number of channels opened ({len(self.slots)}) has reached the negotiated channel_max "
+                    f"({self.channel_max})",
+                ),
+                spec.CHANNEL_OPEN,
+            )
+            return
+        if limit is not None and self.gateway.channels_of(self.user_name) >= limit:
+            text = f"number of channels opened for user '{self.user_name}' has reached the maximum allowed limit of "
+            self.fail(ConnectionFault(spec.NOT_ALLOWED, f"{text}({limit})"), spec.CHANNEL_OPEN)
+            return
+        self.slots[number] = Slot(self, number, self.gateway.channel(self, number))
+        self.send_method(number, spec.CHANNEL_OPEN_OK)
+
+    def _on_channel_0(self, id: int, arguments: tuple[Any, ...]) -> None:
+        if self._handshake is not None and not self.open and not self.closing:
+            if id == spec.CONNECTION_CLOSE:
+                self._client_closes()
+                return
+            try:
+                self._handshake.method(id, arguments)
+            except ConnectionFault as fault:
+                if not refused(fault, self._handshake):
+                    raise Silence(str(fault)) from fault
+                self.fail(fault, id)
+            return
+        if id == spec.CONNECTION_CLOSE_OK and self.closing:
+            self._hang_up()
+        elif id == spec.CONNECTION_CLOSE:
+            self._client_closes()
+        elif self.closing:
+            return
+        elif id not in _OPEN_METHODS:
+            self.fail(ConnectionFault(spec.CHANNEL_ERROR, "unexpected method in connection state running"), id)
+        elif id == spec.CONNECTION_UPDATE_SECRET:
+            self.send_method(0, spec.CONNECTION_UPDATE_SECRET_OK)
+
+    # -- begin, block, end --------------------------------------------------------------------------------------
+
+    def set_limits(self, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
+        """What was agreed on."""
+        assert self._reader is not None
+        self.channel_max, self.heartbeat_s = channel_max, heartbeat_s
+        self.frame_max = self._reader.frame_max = frame_max
+        if heartbeat_s:
+            self.heartbeat = Heartbeat(self, heartbeat_s)
+
+    def opened(self, user: User, vhost: str) -> None:
+        """The handshake is done."""
+        self.user, self.vhost, self.open = user, vhost, True
+        self._handshake = None
+        self.send_method(0, spec.CONNECTION_OPEN_OK)
+        log.info("connection %s: user %s opened vhost %s", self.peer.name, user.name, vhost)
+
+    def _block(self) -> None:
+        """It published in an alarm: it is read again when that is over."""
+        self.blocked, self.blocked_since = True, time.time()
+        if self.capable("connection.blocked"):
+            self.send_method(0, spec.CONNECTION_BLOCKED, (self.gateway.alarm,))
+        self.may_read()
+
+    def unblock(self) -> None:
+        """The alarm is over."""
+        if not self.blocked:
+            return
+        self.blocked = False
+        if self.capable("connection.blocked"):
+            self.send_method(0, spec.CONNECTION_UNBLOCKED)
+        self.may_read()
+
+    def close(self, fault: ConnectionFault, method: int = 0) -> None:
+        """Send connection.close, end the channels, and wait for close-ok."""
+        if self.closing or self.over:
+            return
+        self.closing, self.open = True, False
+        for slot in self.slots.values():
+            slot.end()
+        self.send_method(0, spec.CONNECTION_CLOSE, self.told(fault, method))
+        self._end_later(CLOSE_S)
+        if self._handshake is not None:
+            self._handshake.end()
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+
+    def _fault(self, fault: ConnectionFault, method: int) -> None:
+        """Something is wrong with what came: told when the connection is open."""
+        if self.open:
+            self.fail(fault, method)
+            self._reader = None  # what follows makes no sense
+        elif not self.closing:
+            raise Silence(str(fault))
+
+    def _client_closes(self) -> None:
+        """The client ends it: its channels finish what they were asked, then it hears close-ok."""
+        was_open, self.open = self.open, False
+        if self.closing:  # both at once
+            self.send_method(0, spec.CONNECTION_CLOSE_OK)
+            self._hang_up()
+            return
+        self.closing = True
+        if self._handshake is not None:
+            self._handshake.end()
+        if was_open and any(slot.busy for slot in self.slots.values()):
+            self._going = self.gateway.spawn(self._close_when_done())
+        else:
+            self._close_ok()
+
+    async def _close_when_done(self) -> None:
+        await self._finish()
+        if not self.over:
+            self._close_ok()
+
+    def _close_ok(self) -> None:
+        for slot in self.slots.values():
+            slot.end()
+        self.send_method(0, spec.CONNECTION_CLOSE_OK)
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+        self._silent = True
+        self._end_later(CLOSE_S)  # the client closes the socket, or we do
+
+    async def _finish(self) -> None:
+        """Wait until no channel has anything under way, but not for long; then cancel it."""
+        busy = [slot for slot in self.slots.values() if slot.busy]
+        if busy:
+            self._rests = self.gateway.events.create_future()
+            await asyncio.wait([self._rests], timeout=FINISH_S)
+            self._rests = None
+        for slot in list(self.slots.values()):
+            await slot.stop()
+
+    async def _end_channels(self) -> None:
+        """The socket is gone: what the client had asked for before is done, then everything it held returns."""
+        try:
+            await self._finish()
+        finally:
+            self.slots.clear()
+            self.gateway.left(self)
+
+    def fall_silent(self, why: str) -> None:
+        """Say and hear nothing more, and end a while later."""
+        if self.over or self._silent:
+            return
+        log.warning("connection %s: %s", self.peer.name, why)
+        self._silent = self.closing = True
+        self.open = False
+        if self._handshake is not None:
+            self._handshake.end()
+        self._end_later(SILENT_S)
+
+    def hang_up(self, why: str) -> None:
+        """Send what is to be sent, and end."""
+        log.warning("connection %s: %s", self.peer.name, why)
+        self._silent = self.closing = True
+        self._hang_up()
+
+    def abort(self, why: str) -> None:
+        """End at once; what was not sent is not sent."""
+        if self.over:
+            return
+        log.warning("connection %s (user %s) is ended: %s", self.peer.name, self.user_name, why)
+        self.closing = True
+        self._transport.abort()
+        self._ended()
+
+    def lost_peer(self, why: str) -> None:
+        """There is no sign of life."""
+        self.abort(f"missed heartbeats from client: {why}")
+
+    def _end_later(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.gateway.events.call_later(seconds, self._transport.abort)
+
+    def _hang_up(self) -> None:
+        self._flush()
+        self._transport.close()
+        self._end_later(SILENT_S)  # who does not take what is unsent does not keep it for long
+
+    def _ended(self) -> None:
+        """Nothing is said or heard any more; what channels were asked before they still do."""
+        self.over, self.open, self.blocked = True, False, False
+        self._out.clear()
+        self._wake_writers()
+        if self._handshake is not None:
+            self._handshake.end()
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the socket has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self._out or self.over:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        self.bytes_out += len(data)
+        self._transport.write(data)
+        if not self.writable and not self.flooded and self.unsent > FLOOD:
+            self.flooded = True
+            self.may_read()
+
+    def _wake_writers(self) -> None:
+        waiting, self._waiting_to_write = self._waiting_to_write, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)

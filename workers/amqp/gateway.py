@@ -1,0 +1,267 @@
+"""One gateway process: a client of the node that speaks AMQP to programs. One event loop, one attachment.
+
+It is started by the supervisor, and ends when it is told to (SIGTERM), when the node is stopped, and when nobody is
+left of it. Then its clients hear connection.close (320); what it held returns to the queues.
+
+Invariants
+  The state READY is said when it listens; the number of its connections stands in the superblock, so a node that starts
+  and ends with its users does not end under them.
+  No connection, however it behaves, stops another one: nothing here blocks, what blocks is in threads.
+Crash points: killed at any instant, its sockets close, its slot is swept like any client's, and the supervisor starts
+another one. Its Unix sockets stay as files, which the next one replaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.config import Settings
+from warren.engine.errors import Error
+from warren.engine.saying import Voice, counted
+from warren.ipc.layout import CONSTANTS
+from warren.ipc.superblock import Superblock
+from warren.workers.amqp import control, listener
+from warren.workers.amqp.connection import Connection
+from warren.workers.amqp.faults import ConnectionFault
+from warren.workers.amqp.interfaces import Channel, Link
+from warren.workers.amqp.login import Logins
+from warren.workers.amqp.users import Users
+from warren.workers.client.client import Client
+from warren.workers.faces import node as nodes
+from warren.workers.faces.aio.base import run_blocking
+from warren.workers.faces.aio.loop import Loop
+from warren.workers.process import logs
+from warren.workers.process.tie import Tie, described
+
+log = logging.getLogger("warren.amqp")
+say = Voice()
+
+READY, STOPPING = CONSTANTS["SERVER_READY"], CONSTANTS["SERVER_STOPPING"]
+DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
+#: alarms that block publishers, as RabbitMQ names them to clients
+ALARMS = ((CONSTANTS["ALARM_MEMORY"], "memory"), (CONSTANTS["ALARM_DISK"], "disk"))
+TICK_S = 0.25
+LOOK_S = 1.0
+ATTACH_S = 30.0
+#: without supervisor and servers for so long, nobody will start them again
+ALONE_S = 10.0
+#: at the end: for what is not confirmed yet, and for clients that say close-ok
+CONFIRM_S, GOODBYE_S = 1.0, 2.0
+
+#: makes what speaks for a channel
+ChannelMaker = Callable[[Any, int], Channel]
+
+
+class Gateway:
+    """What the connections share."""
+
+    loop: Loop
+    events: asyncio.AbstractEventLoop
+    users: Users
+    logins: Logins
+
+    def __init__(self, directory: Path, index: int, channel: ChannelMaker) -> None:
+        self.path = NodeDirectory(directory).path  #: the data directory
+        self.index = index
+        self.channel = channel
+        node = NodeDirectory(self.path).read()
+        self.settings: Settings = node.settings
+        self.node_id = node.node_id
+        self.connections: set[Link] = set()
+        self.alarm = ""  #: what the node is short of, "": nothing: publishers are not blocked
+        self.stopping = False
+        self.began = time.time()
+        self.listening: list[str] = []  #: addresses
+        self.opened_n = 0  #: connections since it began
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end: asyncio.Event
+        self._why = ""
+        self._alone_since: float | None = None
+        self._full_said = 0.0
+        self._left: asyncio.Event
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Serve until told to end; returns the exit code. Raises UsageError, Error."""
+        self.events = asyncio.get_running_loop()
+        self._end, self._left = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.events.add_signal_handler(number, self.end, "it was told to")
+        self.users = await run_blocking(Users, self.path, say)
+        node = await run_blocking(nodes.attach, self.path, ATTACH_S, name=f"amqp-{self.index}")
+        client = nodes.client_of(node)
+        self.loop = Loop(client)
+        superblock = client.attachment().superblock
+        tie = Tie(self.path, superblock)
+        self.logins = Logins(self.users)
+        servers: list[asyncio.Server] = []
+        began = time.monotonic()
+        try:
+            asked = await control.serve(self)
+            servers.append(asked)
+            listening, self.listening = await listener.listen(
+                self.path, self.settings, self.index, lambda: Connection(self)
+            )
+            servers += listening
+            superblock.gateway_set(self.index, "state", READY)
+            log.info(
+                "serves AMQP at %s", ", ".join(self.listening) or "no address: another gateway has the Unix socket"
+            )
+            await self._look(superblock, client, tie)
+            if superblock.gateway_get(self.index, "state") == READY:
+                superblock.gateway_set(self.index, "state", STOPPING)
+            stopping = time.monotonic()
+            for server in servers[1:]:
+                server.close()
+            await self._goodbye()
+        finally:
+            for server in servers:
+                server.close()
+            control.remove(self)
+            self._remove_sockets()
+            tie.close()
+            await run_blocking(self.logins.close)
+            with contextlib.suppress(Error):  # the node may be gone
+                await self.loop.close(node.close)
+        log.info("%s", logs.ended(self._why, stopping - began, time.monotonic() - stopping))
+        return 0
+
+    def end(self, why: str) -> None:
+        """Begin to end; `why` is for the log."""
+        self._why = self._why or why
+        self._end.set()
+
+    def _remove_sockets(self) -> None:
+        for address in self.listening:
+            if address.startswith("unix:"):
+                with contextlib.suppress(OSError):
+                    os.unlink(address.removeprefix("unix:"))
+
+    async def _look(self, superblock: Superblock, client: Client, tie: Tie) -> None:
+        """Look at the node now and then, until it is time to end."""
+        look_at = 0.0
+        while not self._end.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._end.wait(), TICK_S)
+            now = time.monotonic()
+            superblock.gateway_set(self.index, "connections", len(self.connections))
+            self._look_at_alarms(superblock.get("alarms"))
+            if superblock.state >= DRAINING:
+                self.end("the node is being stopped")
+            if now < look_at:
+                continue
+            look_at = now + LOOK_S
+            if ending := tie.look():
+                self.end(described(ending, self.path))
+            self._look_for_company(superblock, now)
+            if self.users.refresh():
+                self._users_changed()
+
+    def _look_for_company(self, superblock: Superblock, now: float) -> None:
+        if superblock.supervisor.alive() or any(
+            superblock.server_identity(server).alive() for server in range(superblock.servers_n)
+        ):
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since > ALONE_S:
+            self.end(f"nobody of the node has lived for {ALONE_S:g} s")
+
+    def _look_at_alarms(self, alarms: int) -> None:
+        names = [name for bit, name in ALARMS if alarms & bit]
+        alarm = f"low on {' & '.join(names)}" if names else ""
+        if alarm == self.alarm:
+            return
+        was, self.alarm = self.alarm, alarm
+        if was and not alarm:
+            for connection in list(self.connections):
+                connection.unblock()
+
+    def _users_changed(self) -> None:
+        """Who is no user any more, or in a vhost that is gone, has to go."""
+        for connection in list(self.connections):
+            if connection.user is not None and (why := self.users.why_closed(connection.user, connection.vhost)):
+                connection.fail(ConnectionFault(320, why))
+
+    async def _goodbye(self) -> None:
+        """Tell the clients, and give them a moment: first to what is not confirmed yet."""
+        self.stopping = True
+        for connection in list(self.connections):
+            connection.may_read()
+        until = time.monotonic() + CONFIRM_S
+        while time.monotonic() < until and any(map(_unconfirmed, self.connections)):
+            await asyncio.sleep(0.01)
+        if self.connections:
+            log.info("closes %s", counted(len(self.connections), "connection"))
+        self.stopping = False  # close-ok is to be read
+        for connection in list(self.connections):
+            connection.close(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
+            connection.may_read()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_left(), GOODBYE_S)
+        for connection in list(self.connections):
+            connection.abort("it did not close in time")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_left(), GOODBYE_S)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _all_left(self) -> None:
+        while self.connections:
+            self._left.clear()
+            await self._left.wait()
+
+    # -- for connections ----------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """Of a connection."""
+        self._number += 1
+        return self._number
+
+    def enters(self, connection: Link) -> bool:
+        """A connection was accepted; False: there is no room for it, or the gateway ends."""
+        if self._end.is_set() or len(self.connections) >= self.settings.amqp_connections_max:
+            now = time.monotonic()
+            if not self._end.is_set() and now - self._full_said > LOOK_S:
+                self._full_said = now
+                log.warning(
+                    "connection %s is refused: there are %d, which setting amqp_connections_max allows",
+                    connection.peer.name,
+                    len(self.connections),
+                )
+            return False
+        self.opened_n += 1
+        self.connections.add(connection)
+        return True
+
+    def left(self, connection: Link) -> None:
+        """A connection is over, and its channels are."""
+        self.connections.discard(connection)
+        self._left.set()
+
+    def channels_of(self, user: str) -> int:
+        """How many channels a user has open."""
+        return sum(len(connection.tenants) for connection in self.connections if connection.user_name == user)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that the end of the gateway waits for, or cancels."""
+        task = self.events.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _unconfirmed(connection: Link) -> bool:
+    return any(slot.busy or slot.channel.facts().get("unconfirmed") for slot in connection.tenants.values())
