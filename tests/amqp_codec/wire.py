@@ -1,0 +1,40 @@
+"""Bytes of clients, made by pika: an encoder that shares nothing with the product."""
+
+from typing import Any
+
+from pika import frame, spec
+
+
+def method(channel: int, sent: Any) -> bytes:
+    """A frame with a method."""
+    return bytes(frame.Method(channel, sent).marshal())
+
+
+def publish(
+    channel: int,
+    exchange: str,
+    key: str,
+    body: bytes,
+    properties: "spec.BasicProperties | None" = None,
+    frame_max: int = 4096,
+    flags: tuple[bool, bool] = (False, False),
+) -> list[bytes]:
+    """The frames of a message."""
+    mandatory, immediate = flags
+    sent = spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate)
+    made = [method(channel, sent)]
+    made.append(bytes(frame.Header(channel, len(body), properties or spec.BasicProperties()).marshal()))
+    room = frame_max - 8
+    made += [bytes(frame.Body(channel, body[at : at + room]).marshal()) for at in range(0, len(body), room)]
+    return made
+
+
+def decoded(data: bytes) -> list[Any]:
+    """What pika's decoder makes of bytes that are whole frames."""
+    found = []
+    while data:
+        n, value = frame.decode_frame(data)
+        assert n, "frames end with the bytes"
+        data = data[n:]
+        found.append(value)
+    return found
