@@ -159,11 +159,11 @@ static seen read_all(const limits *l, const uint8_t *bytes, uint64_t n, uint64_t
 
 typedef struct {
     uint8_t *bytes;
-    uint64_t n;
+    uint64_t n, room;
 } building;
 
 static void put(building *b, const void *bytes, uint64_t n) {
-    if (b->n + n > BYTES_MAX) n = BYTES_MAX - b->n;
+    if (n > b->room - b->n) n = b->room - b->n;
     if (n) memcpy(b->bytes + b->n, bytes, n);
     b->n += n;
 }
@@ -176,7 +176,7 @@ static void put_number(building *b, uint64_t number, int bytes) {
 
 /* n bytes that are alike. */
 static void put_some(building *b, fuzz_input *in, uint64_t n) {
-    if (b->n + n > BYTES_MAX) n = BYTES_MAX - b->n;
+    if (n > b->room - b->n) n = b->room - b->n;
     memset(b->bytes + b->n, fuzz8(in), n);
     b->n += n;
 }
@@ -225,7 +225,10 @@ static void put_table(building *b, fuzz_input *in) {
     put_number(b, 0, 4);
     if (fuzz8(in) % 8) put_fields(b, in, true, 6);
     else
-        for (int i = 0; i < 70; i++) put(b, "\1xF\0\0\0", 3), put_number(b, (uint64_t)(69 - i) * 7, 4);
+        for (uint64_t inner = 70; inner--;) {
+            put(b, "\1xF", 3);
+            put_number(b, inner * 7, 4);
+        }
     if (at + 4 <= b->n) wr_put32(b->bytes + at, (uint32_t)(b->n - at - 4));
 }
 
@@ -246,7 +249,7 @@ static void put_argument(building *b, fuzz_input *in, uint8_t type) {
 
 static void put_method(building *b, fuzz_input *in, uint16_t channel, uint32_t id) {
     uint8_t bytes[4096];
-    building payload = {bytes, 0};
+    building payload = {bytes, 0, sizeof bytes};
     const wr_amqp_method *method = wr_amqp_method_of(id);
     put_number(&payload, id, 4);
     bool bits = false;
@@ -264,7 +267,7 @@ static void put_header(building *b, fuzz_input *in, uint16_t channel, uint64_t s
 #define TYPE(name, type) type,
         WR_AMQP_PROPERTIES(TYPE)};
     uint8_t bytes[8192];
-    building payload = {bytes, 0};
+    building payload = {bytes, 0, sizeof bytes};
     const uint16_t flags = fuzz16(in);
     put_number(&payload, fuzz8(in) == 1 ? fuzz16(in) : 60, 2);
     put_number(&payload, fuzz8(in) == 1, 2);
@@ -277,7 +280,7 @@ static void put_header(building *b, fuzz_input *in, uint16_t channel, uint64_t s
 
 static void put_body(building *b, fuzz_input *in, uint16_t channel, uint64_t n) {
     uint8_t bytes[4096];
-    building payload = {bytes, 0};
+    building payload = {bytes, 0, sizeof bytes};
     put_some(&payload, in, n < sizeof bytes ? n : sizeof bytes);
     put_frame(b, in, WR_AMQP_FRAME_BODY, channel, &payload);
 }
@@ -319,7 +322,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint64_t piece = 1 + fuzz8(&in);
     uint8_t *bytes = malloc(BYTES_MAX);
     FUZZ_CHECK(bytes);
-    building b = {bytes, 0};
+    building b = {bytes, 0, BYTES_MAX};
     if (mode & 1) build(&b, &in);
     else put(&b, in.at, in.left);
     const seen whole = read_all(&l, bytes, b.n, BYTES_MAX), cut = read_all(&l, bytes, b.n, mode & 64 ? 1 : piece);
