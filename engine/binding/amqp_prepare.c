@@ -1,7 +1,7 @@
 /* What messages that came by AMQP are in the engine: metadata, and delivery options, as Client.publish_many takes them.
  *
  * Metadata is [exchange, routing key, nil, nil, nil, properties as they were on the wire] (engine/catalog/metadata.py). Of the properties
- * the engine heeds delivery_mode (2: persistent), priority (at most PRIORITY_MAX here) and expiration (milliseconds).
+ * the engine heeds delivery_mode (2: persistent), priority and expiration (milliseconds).
  *
  * Invariants
  *   Properties that are one object make one metadata object and one tuple of options. */
@@ -91,7 +91,6 @@ static int options_of(preparing *now, const wr_amqp_properties *said) {
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_PRIORITY)) priority = said->values[WR_AMQP_PROPERTY_PRIORITY].number;
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_HEADERS) && has_copies(&said->values[WR_AMQP_PROPERTY_HEADERS])) now->odd |= WR_AMQP_ODD_COPIES;
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_USER_ID)) now->odd |= WR_AMQP_ODD_USER_ID;
-    if (priority > WR_PRIORITY_MAX) priority = WR_PRIORITY_MAX;
     if (expires > TIME_MAX) expires = TIME_MAX;
     PyObject *made = Py_BuildValue("(KiOO)", (unsigned long long)(expires | priority << WR_PRIORITY_SHIFT), 0, Py_None, mode == DELIVERY_MODE_PERSISTENT ? Py_True : Py_False);
     if (!made) return -1;

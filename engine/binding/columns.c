@@ -3,6 +3,7 @@
 #include "binding/delivery_body.h"
 #include "binding/delivery_type.h"
 #include "binding/store_side.h"
+#include "kernel/delivery.h"
 
 /* The handle and the rows of a browse answer. They are read again and again with the GIL away in between, so that
  * only bytes will do: nobody changes those. NULL with an exception. */
@@ -43,9 +44,9 @@ static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_
     int error;
     if (!d->meta_length) meta = NULL;
     if (!meta && !body) return 0;
-    if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
+    if (wr_delivery_location(d) == WR_LOCATION_STORE || wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT) {
         PyObject *found, *found_meta;
-        error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &found, &found_meta);
+        error = wr_store_fetch(c, wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT, d->id, &found, &found_meta);
         if (error) return error;
         if (PyBytes_GET_SIZE(found) != length || (found_meta ? PyBytes_GET_SIZE(found_meta) : 0) != d->meta_length) error = EBADMSG;
         if (!error && meta) memcpy(meta, PyBytes_AS_STRING(found_meta), d->meta_length);

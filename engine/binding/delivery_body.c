@@ -8,6 +8,7 @@
 #include "binding/delivery_body.h"
 #include "binding/delivery_type.h"
 #include "binding/store_side.h"
+#include "kernel/delivery.h"
 
 #define FULL_NS 1000000000ull
 #define LOCATE_TRIES 6
@@ -16,8 +17,8 @@
 /* From memory: true when the bytes were there. */
 bool wr_body_from_image(ClientObject *c, uint32_t server, const wr_delivery *d, uint64_t from, void *to, uint64_t bytes) {
     const wr_worker_side *side = &c->a.workers[server];
-    const uint8_t *region = d->location == WR_LOCATION_JOURNAL             ? side->images
-                            : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? side->transient_images
+    const uint8_t *region = wr_delivery_location(d) == WR_LOCATION_JOURNAL             ? side->images
+                            : wr_delivery_location(d) == WR_LOCATION_JOURNAL_TRANSIENT ? side->transient_images
                                                                            : NULL;
     return region && wr_image_read(region, c->a.images_n, c->a.file_bytes, d->file, (uint64_t)d->offset + d->blob_offset + from,
                                    to, bytes);
@@ -63,19 +64,19 @@ static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slo
 /* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a
  * start. */
 static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
-    const char *folder = d->location == WR_LOCATION_SEGMENT             ? "segments"
-                         : d->location == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
+    const char *folder = wr_delivery_location(d) == WR_LOCATION_SEGMENT             ? "segments"
+                         : wr_delivery_location(d) == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
                                                                         : "journal";
     PyObject *module = PyImport_ImportModule("warren.engine.errors");
     PyObject *error = NULL;
     if (module)
-        error = d->location >= WR_LOCATION_STORE
+        error = wr_delivery_location(d) >= WR_LOCATION_STORE
                     ? PyObject_CallMethod(module, "StoreError", "s",
                                           lost ? "a message body in the store is damaged: the message is lost and not delivered again, run warren check"
                                                : "a message body is not in the store: run warren check")
                     : PyObject_CallMethod(module, "CorruptRecord", "NIsN",
                                           PyUnicode_FromFormat("%s/%u.%s", folder, d->file,
-                                                               d->location == WR_LOCATION_SEGMENT ? "dat" : "jnl"),
+                                                               wr_delivery_location(d) == WR_LOCATION_SEGMENT ? "dat" : "jnl"),
                                           d->offset, "the frame of a message",
                                           PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
                                                                     : "bad %s (run warren check)", reason));
@@ -94,12 +95,12 @@ PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool
     const char *reason = "place";
     int error = ENOENT;
     /* What is not there may be about to come; bytes that are there and wrong are not. */
-    for (int attempt = 0; attempt < (d->location >= WR_LOCATION_STORE && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
+    for (int attempt = 0; attempt < (wr_delivery_location(d) >= WR_LOCATION_STORE && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
         error = ENOENT;
-        if (d->location >= WR_LOCATION_STORE || attempt) h->delays_n++;
-        if (d->location == WR_LOCATION_STORE || d->location == WR_LOCATION_STORE_TRANSIENT) {
+        if (wr_delivery_location(d) >= WR_LOCATION_STORE || attempt) h->delays_n++;
+        if (wr_delivery_location(d) == WR_LOCATION_STORE || wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT) {
             PyObject *body, *meta;
-            error = wr_store_fetch(c, d->location == WR_LOCATION_STORE_TRANSIENT, d->id, &body, &meta);
+            error = wr_store_fetch(c, wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT, d->id, &body, &meta);
             if (error < 0) return NULL;
             if (!error) return wr_delivery_new(h, d, body, meta);
         } else if (d->body_length >= d->meta_length && d->body_length <= c->a.message_bytes_max) {

@@ -5,6 +5,7 @@
  *   Of a queue with an ack timeout nothing is submitted for what the worker has taken back: whoever settles it is told.
  */
 #include "binding/delivery_type.h"
+#include "kernel/delivery.h"
 #include <structmember.h>
 
 #define TAGS_MAX 4096u
@@ -29,9 +30,10 @@ PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body,
     memcpy(m->id, d->id, 16);
     m->delivery_count = d->delivery_count;
     m->redelivered = d->flags & WR_DELIVERY_REDELIVERED;
-    m->priority = d->flags >> WR_DELIVERY_PRIORITY_SHIFT;
+    m->priority = d->priority;
     m->reason = d->flags >> WR_DELIVERY_REASON_SHIFT & WR_DELIVERY_REASON_MASK;
-    m->persistent = d->location != WR_LOCATION_JOURNAL_TRANSIENT && d->location != WR_LOCATION_STORE_TRANSIENT;
+    const uint8_t location = wr_delivery_location(d);
+    m->persistent = location != WR_LOCATION_JOURNAL_TRANSIENT && location != WR_LOCATION_STORE_TRANSIENT;
     return (PyObject *)m;
 }
 
@@ -362,7 +364,7 @@ static PyMemberDef delivery_members[] = {
     {"delivery_tag", T_ULONGLONG, offsetof(DeliveryObject, tag), READONLY, "position in the queue (sequence)"},
     {"delivery_count", T_USHORT, offsetof(DeliveryObject, delivery_count), READONLY, "deliveries before this one"},
     {"redelivered", T_BOOL, offsetof(DeliveryObject, redelivered), READONLY, "it may have been delivered before"},
-    {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 9"},
+    {"priority", T_UBYTE, offsetof(DeliveryObject, priority), READONLY, "0 to 255"},
     {"reason", T_UBYTE, offsetof(DeliveryObject, reason), READONLY, "why it is a dead letter: 1 rejected, 2 expired, 3 maximum length, 4 delivery_limit; 0: it is none"},
     {"persistent", T_BOOL, offsetof(DeliveryObject, persistent), READONLY, "it survives a stop of the node"},
     {"settled", T_BOOL, offsetof(DeliveryObject, settled), READONLY, "acked or nacked, or tried too late"},

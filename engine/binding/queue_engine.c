@@ -1,6 +1,7 @@
 /* QueueEngine for Python: policy stays there (engine/queues/service.py), the loop is wr_queue_run. Thin: arguments in, buffers pinned, GIL
  * released around what blocks. All methods but commit_run are called by the thread that calls run. */
 #include "binding/arguments.h"
+#include "kernel/delivery.h"
 #include "queues/browse.h"
 #include "queues/check.h"
 #include "queues/claims.h"
@@ -1106,7 +1107,7 @@ static PyObject *engine_unreadable(PyObject *self, PyObject *arg) {
     PyObject *list = PyList_New(0);
     for (; list && told < e->unreadable_n; told++) {
         const wr_delivery *d = &e->unreadable[told % WR_LOST_ROWS];
-        PyObject *item = Py_BuildValue("IKiIII", d->queue, (unsigned long long)d->sequence, (int)d->location, d->file, d->offset, d->frame_length);
+        PyObject *item = Py_BuildValue("IKiIII", d->queue, (unsigned long long)d->sequence, (int)wr_delivery_location(d), d->file, d->offset, d->frame_length);
         if (!item || PyList_Append(list, item)) Py_CLEAR(list);
         Py_XDECREF(item);
     }

@@ -7,7 +7,7 @@
     overflow                –     what happens above the maximum: "drop-head" (default) or "reject-publish"
     dead_letter_exchange    –     where messages go that are rejected, expired, dropped or delivered too often
     dead_letter_routing_key –     and with which routing key; default: their own
-    max_priority            –     0 to 9: priorities above it count as it
+    max_priority            –     0 to 255: priorities above it count as it
     delivery_limit          –     a message that is returned after more deliveries is dropped (reason delivery_limit)
     ack_timeout             s     a message that a program holds unacked for longer goes to another consumer
     single_active_consumer  –     one consumer at a time gets all messages, the oldest
@@ -31,11 +31,14 @@ import msgspec
 
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import InvalidName, UsageError
+from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import shown
 
 Overflow = Literal["drop-head", "reject-publish"]
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
-PRIORITY_MAX = 9
+PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
+#: catalogs of format versions before 5 have no higher one
+PRIORITY_MAX_BEFORE = 9
 #: the longest time an argument may name: 100 years
 SECONDS_MAX = 100 * 366 * 86400
 COUNT_MAX = (1 << 62) - 1

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from warren.engine.catalog import group_topics, topics
-from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.arguments import PRIORITY_MAX_BEFORE, QueueArguments
 from warren.engine.catalog.exchanges import (
     DEFAULT_EXCHANGES,
     EXCHANGE_TYPES,
@@ -346,7 +346,10 @@ class Catalog:
         bound: Iterable[Binding | TopicBinding] = (*self.bindings, *self.topic_bindings)
         return (
             any(not item.plain for name, item in self.exchanges.items() if name not in NEWER_EXCHANGES)
-            or any(item.origin for item in self.queues.values())
+            or any(
+                item.origin or item.arguments.get("max_priority", 0) > PRIORITY_MAX_BEFORE
+                for item in self.queues.values()
+            )
             or any(item.by_name or item.origin for item in self.topics.values())
             or any(
                 item.exchange in NEWER_EXCHANGES

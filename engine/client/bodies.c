@@ -6,6 +6,7 @@
  * that drains a backlog reads neighbours.
  */
 #include "client/bodies.h"
+#include "kernel/delivery.h"
 #include "kernel/log.h"
 #include "kernel/read.h"
 #include <fcntl.h>
@@ -85,7 +86,7 @@ static int file_of(wr_bodies *bodies, uint32_t server, const wr_delivery *d, boo
     wr_body_file *oldest = &bodies->files[0];
     for (int i = 0; i < WR_BODY_FILES; i++) {
         wr_body_file *file = &bodies->files[i];
-        if (file->fd >= 0 && file->file == d->file && file->server == server && file->location == d->location) {
+        if (file->fd >= 0 && file->file == d->file && file->server == server && file->location == wr_delivery_location(d)) {
             file->used = ++bodies->clock;
             *found = file;
             return 0;
@@ -95,7 +96,7 @@ static int file_of(wr_bodies *bodies, uint32_t server, const wr_delivery *d, boo
     if (window_only) return EAGAIN;
     forget(oldest);
     oldest->server = server;
-    oldest->location = d->location;
+    oldest->location = wr_delivery_location(d);
     oldest->file = d->file;
     int error = open_file(bodies, oldest, reason);
     if (error) return error;

@@ -24,7 +24,7 @@
 #define WR_FRAME_TIMED 8
 #define WR_FRAME_KEYED 16
 #define WR_FRAME_PRIORITY_SHIFT 8
-#define WR_FRAME_PRIORITY_MASK 15
+#define WR_FRAME_PRIORITY_MASK 255
 #define WR_LIST_VERSION 1
 #define WR_FRAME_HEAD_BYTES 56
 #define WR_FRAME_BYTES_MIN 57
@@ -97,7 +97,7 @@
 #define WR_QUEUE_SEGMENT_ENTRY_AT_BODY_LENGTH 44 /* u32: bytes of metadata + payload */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_BLOB_OFFSET 48 /* u16: start of metadata in the frame */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_META_LENGTH 50 /* u16: bytes of metadata */
-#define WR_QUEUE_SEGMENT_ENTRY_AT_PRIORITY 52 /* u8: 0 … 9 */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_PRIORITY 52 /* u8: 0 … 255 */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_REASON 53 /* u8: REASON_…: why it lies in a queue of dead letters, else 0 */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_RESERVED 54 /* u16: zero */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_DUE 56 /* u64: milliseconds since 1970 before which it is not delivered, 0: none */

@@ -13,7 +13,8 @@ What is declared is in two files of JSON. `catalog.json`: `{"crc32", "catalog": 
 map: format_version, version, next_queue_id, placed_for, queues, exchanges, bindings; format version 2 has `log`, the stamp
 of `catalog.<version>.log`, version 1 has no log; version 3 has `topics`, and `log` where there is one; version 4 has
 `topic_bindings`, too; version 5 may have `exchange_bindings`, more of an exchange (internal, auto_delete, arguments), `origin`
-of what another protocol declared, topics `by_name`, and arguments of bindings to exchanges of any type. That log is lines: first `{"crc32", "log": {format_version, version,
+of what another protocol declared, topics `by_name`, arguments of bindings to exchanges of any type, and queues with a
+max_priority above 9. That log is lines: first `{"crc32", "log": {format_version, version,
 stamp}}`, then for each change `{"crc32", "change": {before, version, next_queue_id, placed_for, steps}}`, the CRC begun with
 the stamp, `before` the version that it was made from. Rules, readers and crash points: `engine/catalog/log.py`.
 
@@ -97,8 +98,8 @@ FRAME_TRANSIENT = 2  # the message does not survive a restart
 FRAME_LAST = 4  # PADDING: nothing follows in this file
 FRAME_TIMED = 8  # PUBLISH: times follow the routes (and the body's length)
 FRAME_KEYED = 16  # PUBLISH: a key for deduplication follows the times; only together with FRAME_TIMED
-FRAME_PRIORITY_SHIFT = 8  # PUBLISH: bits 8 to 11 are the message's priority
-FRAME_PRIORITY_MASK = 15
+FRAME_PRIORITY_SHIFT = 8  # PUBLISH: bits 8 to 15 are the message's priority
+FRAME_PRIORITY_MASK = 255
 
 CONSTANTS: dict[str, int] = {
     "FORMAT_VERSION": FORMAT_VERSION,
@@ -234,7 +235,7 @@ QUEUE_SEGMENT_ENTRY = Struct(
         Field("body_length", 44, "u32", "bytes of metadata + payload"),
         Field("blob_offset", 48, "u16", "start of metadata in the frame"),
         Field("meta_length", 50, "u16", "bytes of metadata"),
-        Field("priority", 52, "u8", "0 … 9"),
+        Field("priority", 52, "u8", "0 … 255"),
         Field("reason", 53, "u8", "REASON_…: why it lies in a queue of dead letters, else 0"),
         Field("reserved", 54, "u16", "zero"),
         Field("due", 56, "u64", "milliseconds since 1970 before which it is not delivered, 0: none"),

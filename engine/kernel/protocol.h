@@ -58,7 +58,7 @@
 #define WR_DELIVERY_REDELIVERED 1
 #define WR_DELIVERY_REASON_SHIFT 1
 #define WR_DELIVERY_REASON_MASK 7
-#define WR_DELIVERY_PRIORITY_SHIFT 4
+#define WR_DELIVERY_LOCATION_SHIFT 4
 #define WR_REASON_NONE 0
 #define WR_REASON_REJECTED 1
 #define WR_REASON_EXPIRED 2
@@ -68,7 +68,7 @@
 #define WR_REPLY_SHIFT 8
 #define WR_TIME_BITS 48
 #define WR_PRIORITY_SHIFT 56
-#define WR_PRIORITY_MAX 9
+#define WR_PRIORITY_MAX 255
 #define WR_KEY_BYTES 16
 #define WR_DIRECTORY_WAYS 32
 #define WR_APPEND_COUNT_MAX 4096
@@ -83,7 +83,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xf29513be7330e503ull
+#define WR_LAYOUT_HASH 0x08ee572a9c5b0b28ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -91,13 +91,13 @@ typedef struct {
     uint32_t queue; /* queue id */
     uint64_t sequence; /* position of the message in its queue: the delivery tag */
     uint8_t id[16]; /* message id */
-    uint32_t file; /* file number at `location` */
+    uint32_t file; /* file number at the location */
     uint32_t offset; /* byte offset of the frame in the file */
     uint32_t frame_length; /* bytes of the frame (segment: of the body) */
     uint16_t blob_offset; /* start of metadata in the frame */
     uint16_t meta_length; /* bytes of metadata */
-    uint8_t location; /* LOCATION_… */
-    uint8_t flags; /* DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | priority << DELIVERY_PRIORITY_SHIFT */
+    uint8_t priority; /* of the message */
+    uint8_t flags; /* DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | location << DELIVERY_LOCATION_SHIFT */
     uint16_t delivery_count; /* deliveries before this one */
     uint32_t body_length; /* bytes of metadata + payload */
     uint64_t pushed_at; /* delivery_tail at which this slot was pushed; not below the tail means: never pushed */
@@ -112,7 +112,7 @@ _Static_assert(offsetof(wr_delivery, offset) == 36, "wr_delivery.offset");
 _Static_assert(offsetof(wr_delivery, frame_length) == 40, "wr_delivery.frame_length");
 _Static_assert(offsetof(wr_delivery, blob_offset) == 44, "wr_delivery.blob_offset");
 _Static_assert(offsetof(wr_delivery, meta_length) == 46, "wr_delivery.meta_length");
-_Static_assert(offsetof(wr_delivery, location) == 48, "wr_delivery.location");
+_Static_assert(offsetof(wr_delivery, priority) == 48, "wr_delivery.priority");
 _Static_assert(offsetof(wr_delivery, flags) == 49, "wr_delivery.flags");
 _Static_assert(offsetof(wr_delivery, delivery_count) == 50, "wr_delivery.delivery_count");
 _Static_assert(offsetof(wr_delivery, body_length) == 52, "wr_delivery.body_length");

@@ -86,7 +86,7 @@ PROTOCOL: dict[str, int] = {
     "DELIVERY_REDELIVERED": 1,
     "DELIVERY_REASON_SHIFT": 1,  # bits 1 to 3: REASON_…, why a message lies in a queue of dead letters
     "DELIVERY_REASON_MASK": 7,
-    "DELIVERY_PRIORITY_SHIFT": 4,  # bits 4 to 7: the priority of the message
+    "DELIVERY_LOCATION_SHIFT": 4,  # bits 4 to 7: LOCATION_…
     # why a message died; also in the target range of a MOVE frame
     "REASON_NONE": 0,
     **{f"REASON_{name.upper()}": number for number, name in enumerate(REASONS, 1)},
@@ -97,7 +97,7 @@ PROTOCOL: dict[str, int] = {
     # PUBLISH: `count` is expires | priority << 56, `tag` is due. NACK of one message with FLAG_REQUEUE: `body` is due. Times in milliseconds of CLOCK_REALTIME, 0: none
     "TIME_BITS": 48,
     "PRIORITY_SHIFT": 56,
-    "PRIORITY_MAX": 9,
+    "PRIORITY_MAX": 255,
     "KEY_BYTES": 16,  # of FLAG_DEDUPLICATE
     "DIRECTORY_WAYS": 32,
     # APPEND: `queue` is the topic's id, `row` the queue's number, `tag` the time when it was born (ms since 1970), the blob
@@ -131,13 +131,13 @@ DELIVERY = Struct(
         Field("queue", 4, "u32", "queue id"),
         Field("sequence", 8, "u64", "position of the message in its queue: the delivery tag"),
         Field("id", 16, "bytes", "message id", 16),
-        Field("file", 32, "u32", "file number at `location`"),
+        Field("file", 32, "u32", "file number at the location"),
         Field("offset", 36, "u32", "byte offset of the frame in the file"),
         Field("frame_length", 40, "u32", "bytes of the frame (segment: of the body)"),
         Field("blob_offset", 44, "u16", "start of metadata in the frame"),
         Field("meta_length", 46, "u16", "bytes of metadata"),
-        Field("location", 48, "u8", "LOCATION_…"),
-        Field("flags", 49, "u8", "DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | priority << DELIVERY_PRIORITY_SHIFT"),
+        Field("priority", 48, "u8", "of the message"),
+        Field("flags", 49, "u8", "DELIVERY_REDELIVERED | reason << DELIVERY_REASON_SHIFT | location << DELIVERY_LOCATION_SHIFT"),
         Field("delivery_count", 50, "u16", "deliveries before this one"),
         Field("body_length", 52, "u32", "bytes of metadata + payload"),
         Field("pushed_at", 56, "u64", "delivery_tail at which this slot was pushed; not below the tail means: never pushed"),

@@ -24,15 +24,18 @@ static void check_policy(const wr_queue *q) {
             bytes += entry->body_length;
             expiring += entry->expires != 0;
             levels[wr_ready_level(p, entry)]++;
-            assert(!p->o.max_priority || sequence >= p->level_from[wr_ready_level(p, entry)]);
+            assert(!p->o.max_priority || sequence >= p->levels[wr_ready_level(p, entry)].from);
         }
     }
     assert(delayed == p->delayed_n && returned == p->returned_n && dying == p->dying_n && p->due.n == delayed && p->heap_n >= delayed);
-    for (uint32_t level = 0; p->o.max_priority && level < WR_LEVELS; level++) all += p->level_n[level];
+    for (uint32_t level = 0; p->o.max_priority && level <= p->o.max_priority; level++) all += p->levels[level].n;
     assert(!p->o.max_priority || all == q->ready_n);
     if (paged) return; /* the rest is on disk */
     assert((bytes == p->ready_bytes || !(p->o.max_length_bytes)) && expiring <= p->expiring_n);
-    for (uint32_t level = 0; p->o.max_priority && level < WR_LEVELS; level++) assert(levels[level] == p->level_n[level]);
+    for (uint32_t level = 0; p->o.max_priority && level <= p->o.max_priority; level++) {
+        assert(levels[level] == p->levels[level].n);
+        assert(!levels[level] == !(p->levels_used[level / 64] >> level % 64 & 1));
+    }
 }
 
 void wr_queue_check(const wr_queue_engine *e, const wr_queue *q) {

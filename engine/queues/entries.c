@@ -111,13 +111,13 @@ void wr_queue_ready(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry
 
 wr_entry *wr_queue_first_of_level(wr_queue *q, uint32_t level, uint64_t *sequence) {
     wr_policy *p = q->policy;
-    for (uint64_t at = p->level_from[level]; p->level_n[level] && at / WR_CHUNK_ROWS < q->chunk_base + q->chunks_n;
+    for (uint64_t at = p->levels[level].from; p->levels[level].n && at / WR_CHUNK_ROWS < q->chunk_base + q->chunks_n;
          at = (at / WR_CHUNK_ROWS + 1) * WR_CHUNK_ROWS) {
         if (!wr_map_find(&p->level_chunks, at / WR_CHUNK_ROWS, level)) continue;
         wr_chunk *chunk = wr_queue_chunk(q, at / WR_CHUNK_ROWS);
         for (uint32_t r = at % WR_CHUNK_ROWS; chunk && r < WR_CHUNK_ROWS; r++)
             if (chunk->rows[r].state == WR_ENTRY_READY && wr_ready_level(p, &chunk->rows[r]) == level) {
-                *sequence = p->level_from[level] = at / WR_CHUNK_ROWS * WR_CHUNK_ROWS + r;
+                *sequence = p->levels[level].from = at / WR_CHUNK_ROWS * WR_CHUNK_ROWS + r;
                 return &chunk->rows[r];
             }
     }
@@ -127,7 +127,8 @@ wr_entry *wr_queue_first_of_level(wr_queue *q, uint32_t level, uint64_t *sequenc
 /* What a delivery takes, level by level; NULL: none. */
 static wr_entry *first_by_level(wr_queue *q, uint64_t *sequence) {
     wr_entry *found = NULL;
-    for (uint32_t level = q->policy->o.max_priority + 1; !found && level-- > 0;) found = wr_queue_first_of_level(q, level, sequence);
+    int level = WR_LEVELS;
+    while (!found && (level = wr_level_below(q->policy, level)) >= 0) found = wr_queue_first_of_level(q, (uint32_t)level, sequence);
     return found;
 }
 
@@ -153,6 +154,7 @@ wr_entry *wr_queue_first(wr_queue *q, uint64_t *sequence) {
 wr_entry *wr_queue_least(wr_queue *q, uint64_t *sequence) {
     if (!q->policy->o.max_priority) return wr_queue_first(q, sequence);
     wr_entry *found = NULL;
-    for (uint32_t level = 0; !found && level <= q->policy->o.max_priority; level++) found = wr_queue_first_of_level(q, level, sequence);
+    for (int level = wr_level_from(q->policy, 0); !found && level >= 0; level = wr_level_from(q->policy, level + 1))
+        found = wr_queue_first_of_level(q, (uint32_t)level, sequence);
     return found;
 }

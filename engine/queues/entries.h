@@ -42,9 +42,9 @@ static inline void wr_delivery_fill(wr_delivery *d, uint32_t queue, uint64_t seq
     d->frame_length = entry->frame_length;
     d->blob_offset = entry->blob_offset;
     d->meta_length = entry->meta_length;
-    d->location = entry->location;
+    d->priority = (uint8_t)entry->priority;
     d->flags = (uint8_t)((entry->flags & WR_ENTRY_REDELIVERED ? WR_DELIVERY_REDELIVERED : 0) |
-                         entry->reason << WR_DELIVERY_REASON_SHIFT | entry->priority << WR_DELIVERY_PRIORITY_SHIFT);
+                         entry->reason << WR_DELIVERY_REASON_SHIFT | entry->location << WR_DELIVERY_LOCATION_SHIFT);
     d->delivery_count = entry->delivery_count;
     d->body_length = entry->body_length;
 }

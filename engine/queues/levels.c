@@ -12,6 +12,7 @@ void wr_policy_set(wr_queue *q, const wr_policy_options *options) {
     wr_policy *p = wr_policy_of(q);
     p->o = *options;
     if (p->o.max_priority > WR_PRIORITY_MAX) p->o.max_priority = WR_PRIORITY_MAX;
+    if (p->o.max_priority && !(p->levels = calloc(p->o.max_priority + 1, sizeof *p->levels))) wr_queue_no_memory();
 }
 
 void wr_policy_free(wr_queue *q) {
@@ -20,6 +21,7 @@ void wr_policy_free(wr_queue *q) {
     wr_map_free(&p->level_chunks);
     wr_map_free(&p->due);
     wr_map_free(&p->seen);
+    free(p->levels);
     free(p->heap);
     free(p->keys);
     free(p);
@@ -53,6 +55,10 @@ bool wr_policy_too_long(const wr_queue *q) {
            ((p->o.max_length && q->ready_n > p->o.max_length) || (p->o.max_length_bytes && p->ready_bytes > p->o.max_length_bytes));
 }
 
+static void level_loses(wr_policy *p, uint32_t level, uint64_t n) {
+    if (!(p->levels[level].n -= n)) p->levels_used[level / 64] &= ~(1ull << level % 64);
+}
+
 /* q->ready_n counts it already. */
 void wr_policy_comes(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry) {
     wr_policy *p = wr_policy_of(q);
@@ -64,7 +70,9 @@ void wr_policy_comes(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
     if (p->o.max_priority) {
         uint32_t level = wr_ready_level(p, entry);
         ++*wr_map_set(&p->level_chunks, sequence / WR_CHUNK_ROWS, level);
-        if (!p->level_n[level]++ || sequence < p->level_from[level]) p->level_from[level] = sequence;
+        wr_level *l = &p->levels[level];
+        if (!l->n++ || sequence < l->from) l->from = sequence;
+        p->levels_used[level / 64] |= 1ull << level % 64;
     }
     if (wr_policy_too_long(q)) wr_policy_look_at(e, q, 0);
 }
@@ -76,9 +84,9 @@ void wr_policy_goes(wr_queue *q, uint64_t sequence, const wr_entry *entry) {
     if (p->o.max_priority) {
         uint32_t level = wr_ready_level(p, entry);
         uint64_t *n = wr_map_find(&p->level_chunks, sequence / WR_CHUNK_ROWS, level);
-        assert(n && *n && p->level_n[level]);
+        assert(n && *n && p->levels[level].n);
         if (!--*n) wr_map_remove(&p->level_chunks, sequence / WR_CHUNK_ROWS, level);
-        p->level_n[level]--;
+        level_loses(p, level, 1);
     }
 }
 
@@ -102,7 +110,7 @@ void wr_policy_damaged(wr_queue *q, uint64_t number, const wr_chunk *chunk, uint
         if (!before) continue;
         for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++)
             now += chunk->rows[r].state == WR_ENTRY_READY && wr_ready_level(p, &chunk->rows[r]) == level;
-        p->level_n[level] -= *before - now;
+        level_loses(p, level, *before - now);
         *before = now;
         if (!now) wr_map_remove(&p->level_chunks, number, level);
     }

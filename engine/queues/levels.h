@@ -38,5 +38,23 @@ static inline void wr_ready_goes(wr_queue *q, uint64_t sequence, const wr_entry 
 /* Rows that are neither ready nor unacked. */
 static inline uint64_t wr_aside_n(const wr_queue *q) { return q->policy ? q->policy->delayed_n + q->policy->dying_n : 0; }
 
+/* The highest level below `end` that has rows, -1: none; the lowest from `first` on. */
+static inline int wr_level_below(const wr_policy *p, int end) {
+    for (int word = (end - 1) / 64; end > 0 && word >= 0; word--) {
+        const int bits = end - 64 * word;
+        const uint64_t used = p->levels_used[word] & (bits >= 64 ? ~0ull : (1ull << bits) - 1);
+        if (used) return 64 * word + 63 - __builtin_clzll(used);
+    }
+    return -1;
+}
+
+static inline int wr_level_from(const wr_policy *p, int first) {
+    for (int word = first / 64; word < WR_LEVELS / 64; word++) {
+        const uint64_t used = p->levels_used[word] & (first > 64 * word ? ~0ull << (first - 64 * word) : ~0ull);
+        if (used) return 64 * word + __builtin_ctzll(used);
+    }
+    return -1;
+}
+
 static inline bool wr_has_levels(const wr_queue *q) { return q->policy && q->policy->o.max_priority; }
 #endif

@@ -18,9 +18,10 @@
 static uint64_t expire_heads(wr_queue_engine *e, wr_queue *q, uint64_t now, bool *any) {
     wr_policy *p = q->policy;
     uint64_t next = UINT64_MAX, budget = DEATHS_A_TURN, sequence;
-    for (uint32_t level = 0; level <= p->o.max_priority; level++) {
+    for (int level = p->o.max_priority ? wr_level_from(p, 0) : 0; level >= 0;
+         level = p->o.max_priority ? wr_level_from(p, level + 1) : -1) {
         while (p->expiring_n) {
-            wr_entry *entry = p->o.max_priority ? wr_queue_first_of_level(q, level, &sequence) : wr_queue_first(q, &sequence);
+            wr_entry *entry = p->o.max_priority ? wr_queue_first_of_level(q, (uint32_t)level, &sequence) : wr_queue_first(q, &sequence);
             if (!entry || !entry->expires) break;
             if (entry->expires > now) {
                 if (entry->expires < next) next = entry->expires;

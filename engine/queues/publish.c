@@ -91,7 +91,7 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
                       .meta_length = c->meta_length,
                       .index_file = (uint32_t)state->file,
                       .flags = transient ? 0 : WR_ENTRY_PERSISTENT,
-                      .priority = m->priority & 15};
+                      .priority = m->priority};
     entry.location = transient ? (stored ? WR_LOCATION_STORE_TRANSIENT : WR_LOCATION_JOURNAL_TRANSIENT)
                                : (stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL);
     memcpy(entry.id, c->id, 16);
@@ -168,7 +168,7 @@ static bool decode(const wr_queue_engine *e, const wr_qlink *l, const wr_command
         m->expires = c->count & ~(~0ull << WR_PRIORITY_SHIFT);
         m->due = c->tag;
         m->priority = (uint8_t)(c->count >> WR_PRIORITY_SHIFT);
-        if ((m->expires | m->due) >> WR_TIME_BITS || m->priority > WR_PRIORITY_MAX) return false;
+        if ((m->expires | m->due) >> WR_TIME_BITS) return false;
     }
     if (m->keyed || m->expires || m->due) m->published = wr_wall_ms();
     return c->meta_length <= m->length && m->length <= e->o.super->message_bytes_max;

@@ -38,10 +38,10 @@
  *   Rows of a paged chunk are READY, and transient or in a segment; none is still to come; the counts of its
  *   description hold.
  * of a queue with a policy
- *   ready_bytes, level_n and level_chunks count READY rows, in memory or paged, expiring_n those that expire (too many
+ *   ready_bytes, levels and level_chunks count READY rows, in memory or paged, expiring_n those that expire (too many
  *   after damage); delayed_n, dying_n count those states, returned_n the
  *   DELAYED rows whose time is that of a return.
- *   No READY row of a level lies below its level_from.
+ *   No READY row of a level lies below its `from`.
  *   A queue with expiring or delayed rows, or above its maximum, is in the engine's `timed`; something of it may
  *   be due before `timed_at` only if that was set so.
  *   Every DYING row is in `deaths` once. Nothing of a round is answered before its deaths are written (finish_round).
@@ -101,9 +101,9 @@ typedef struct {
     uint16_t delivery_count;
     uint16_t delivery; /* its delivery slot */
     uint64_t expires : WR_TIME_BITS; /* milliseconds of CLOCK_REALTIME, 0: never */
-    uint64_t priority : 4;
+    uint64_t priority : 8;
     uint64_t reason : 4; /* WR_REASON_…, in a queue of dead letters */
-    uint64_t unused : 8;
+    uint64_t unused : 4;
 } wr_entry;
 _Static_assert(sizeof(wr_entry) == 56, "an entry costs 56 bytes");
 
@@ -214,6 +214,7 @@ typedef struct wr_queue {
 /* ---- policies ---- */
 
 #define WR_LEVELS (WR_PRIORITY_MAX + 1)
+_Static_assert(WR_LEVELS == 256, "a priority fills its byte, so every one is right");
 #define WR_KEYS_MAX (1u << 18) /* of one queue in memory; beyond it the oldest are forgotten before their time */
 
 typedef struct {
@@ -223,6 +224,10 @@ typedef struct {
     uint32_t max_priority;
     bool reject_publish, single_active;
 } wr_policy_options;
+
+typedef struct {
+    uint64_t n, from; /* READY rows of one priority; none of them lies below `from` */
+} wr_level;
 
 typedef struct {
     uint64_t due, sequence;
@@ -240,7 +245,8 @@ typedef struct wr_policy {
     uint64_t expired_n, dropped_n, dead_lettered_n, refused_n, duplicates_n;
     uint64_t framed_n; /* dead letters in the frame that is being made */
     /* max_priority: ready rows by level */
-    uint64_t level_n[WR_LEVELS], level_from[WR_LEVELS];
+    wr_level *levels;                    /* max_priority + 1 */
+    uint64_t levels_used[WR_LEVELS / 64]; /* bits of those that have rows */
     wr_map level_chunks; /* (chunk number, level) → ready rows */
     wr_delayed *heap; /* by due, then sequence; may hold rows that are not DELAYED any more */
     uint64_t heap_n, heap_size;

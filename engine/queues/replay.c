@@ -28,8 +28,8 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
     bool stored = head->flags & WR_FRAME_STORED;
     bool timed = head->flags & WR_FRAME_TIMED, keyed = head->flags & WR_FRAME_KEYED;
     uint64_t extras = (timed ? WR_TIMES_SIZE : 0) + (keyed ? WR_KEY_BYTES : 0);
-    uint8_t priority = head->flags >> WR_FRAME_PRIORITY_SHIFT & WR_FRAME_PRIORITY_MASK;
-    if (head->extra > WR_ROUTES_MAX || blob + (stored ? 4 : 0) + extras > room || (keyed && !timed) || priority > WR_PRIORITY_MAX)
+    uint8_t priority = (uint8_t)(head->flags >> WR_FRAME_PRIORITY_SHIFT & WR_FRAME_PRIORITY_MASK);
+    if (head->extra > WR_ROUTES_MAX || blob + (stored ? 4 : 0) + extras > room || (keyed && !timed))
         return EBADMSG;
     const uint8_t *body = frame + WR_FRAME_HEAD_BYTES;
     const uint8_t *times = body + blob + (stored ? 4 : 0);
@@ -47,7 +47,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
                       .index_file = file,
                       .location = stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL,
                       .flags = WR_ENTRY_PERSISTENT,
-                      .priority = priority & 15};
+                      .priority = priority};
     memcpy(entry.id, head->id, 16);
     for (uint32_t i = 0; i < head->extra; i++) {
         const uint8_t *route = body + (uint64_t)i * WR_ROUTE_SIZE;

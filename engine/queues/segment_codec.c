@@ -55,7 +55,7 @@ bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t s
     uint64_t expires = wr_get64(at + AT(EXPIRES));
     if (wr_crc32c(seed_of(seed, sequence), at + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4) != wr_get32(at + AT(CRC)) ||
         at[AT(STATE)] != 1 || (location != WR_LOCATION_SEGMENT && location != WR_LOCATION_STORE) || expires >> WR_TIME_BITS ||
-        at[AT(PRIORITY)] > WR_PRIORITY_MAX || at[AT(REASON)] > WR_REASON_DELIVERY_LIMIT ||
+        at[AT(REASON)] > WR_REASON_DELIVERY_LIMIT ||
         wr_get64(at + AT(DUE)) >> WR_TIME_BITS)
         return false;
     *entry = (wr_entry){.file = wr_get32(at + AT(FILE)),
@@ -69,7 +69,7 @@ bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t s
                         .flags = WR_ENTRY_PERSISTENT,
                         .delivery_count = wr_get16(at + AT(DELIVERY_COUNT)),
                         .expires = expires,
-                        .priority = at[AT(PRIORITY)] & 15,
+                        .priority = at[AT(PRIORITY)],
                         .reason = at[AT(REASON)] & 15};
     memcpy(entry->id, at + AT(ID), 16);
     *due = wr_get64(at + AT(DUE));

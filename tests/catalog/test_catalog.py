@@ -298,7 +298,7 @@ def test_arguments_are_stored_in_one_form() -> None:
         ({"dead_letter_routing_key": "k"}, "dead_letter_exchange"),
         ({"dead_letter_exchange": "a/b"}, "slash"),
         ({"dead_letter_exchange": "x", "dead_letter_routing_key": "k" * 256}, "long"),
-        ({"max_priority": 10}, "from 0 to 9"),
+        ({"max_priority": 256}, "from 0 to 255"),
         ({"delivery_limit": 0}, "from 1"),
         ({"single_active_consumer": 2}, "True or False"),
         ({"deduplication_window": 1e12}, "seconds"),
@@ -563,3 +563,11 @@ def test_the_default_exchange_is_bound_to_nothing() -> None:
         catalog.bind_exchange("amq.topic", "nowhere")
     with pytest.raises(ExchangeNotFound):
         catalog.bind_exchange("nowhere", "amq.topic")
+
+
+def test_an_older_warren_reads_no_catalog_with_priorities_that_it_does_not_know() -> None:
+    catalog = Catalog()
+    catalog.declare_queue("q", workers_n=1, arguments={"max_priority": 9})
+    assert b'"format_version":1,' in catalog.encode()
+    catalog.declare_queue("wide", workers_n=1, arguments={"max_priority": 255})
+    assert b'"format_version":5,' in catalog.encode()

@@ -187,7 +187,7 @@ def build_index() -> bytes:
     rows["blob_offset"], rows["meta_length"] = (68, 0xFFFF), (4, 0xFFFE)
     rows["where"] = (3, 4)
     # state, flags, holder, delivery_count:2, delivery:2, then expires:6, priority and reason
-    life = (bytes(15), b"\1\2\0\x02\1\0\0" + ((1 << 48) - 1).to_bytes(6, "little") + bytes([9 | 4 << 4, 0]))
+    life = (bytes(15), b"\1\2\0\x02\1\0\0" + ((1 << 48) - 1).to_bytes(6, "little") + bytes([9, 4]))
     rows["rest"] = life
     return data + bytes(QUEUE_SEGMENT_ENTRY.size) + _core.QueueEngine.encode_entries(rows.tobytes(), SALT)
 

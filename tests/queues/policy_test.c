@@ -85,7 +85,7 @@ static void publish(peer *p, uint32_t number, bool timed) {
     c->body = position;
     c->length = length + (keyed ? WR_KEY_BYTES : 0);
     c->queue = below(10) ? QUEUE : PLAIN;
-    messages[number].priority = (uint8_t)below(10);
+    messages[number].priority = (uint8_t)(below(4) ? below(10) : below(256));
     memcpy(c->id, &number, 4);
     c->id[15] = 1;
     uint64_t expires = timed && below(3) == 0 ? now - 5 + below(60) : 0, due = timed && below(5) == 0 ? now - 5 + below(60) : 0;
@@ -110,7 +110,7 @@ static void receive(peer *p, held *h, uint32_t queue, uint64_t before) {
         CHECK(d->queue == queue);
         uint32_t number;
         memcpy(&number, d->id, 4);
-        CHECK(number < MESSAGES && d->flags >> WR_DELIVERY_PRIORITY_SHIFT == messages[number].priority);
+        CHECK(number < MESSAGES && d->priority == messages[number].priority);
         CHECK(messages[number].delivered || d->delivery_count == 0 || queue == DEAD);
         messages[number].delivered = true;
         CHECK(messages[number].due <= wr_wall_ms());
@@ -218,8 +218,8 @@ static void at_random(const wr_policy_options *options, bool timed) {
 }
 
 /* Deliveries of a full queue come by priority and age, each once, over several chunks. */
-static void in_order(void) {
-    wr_policy_options options = {.max_priority = 4};
+static void in_order(uint32_t most) {
+    wr_policy_options options = {.max_priority = most};
     peer *peers[2];
     rig *r = served(&options, peers, 2);
     peer *a = peers[0], *b = peers[1];
@@ -231,7 +231,7 @@ static void in_order(void) {
         turn(r);
     }
     uint64_t ready = wr_queue_find(r->engine, QUEUE)->ready_n, got = 0, last = 0;
-    uint32_t level = 4;
+    uint32_t level = most;
     held live = {0};
     command(b, WR_OP_CREDIT, QUEUE)->tag = 1 << 20;
     while (got < ready) {
@@ -241,7 +241,7 @@ static void in_order(void) {
         CHECK(live.n);
         for (uint32_t i = 0; i < live.n; i++, got++) {
             const wr_entry *entry = wr_queue_entry(wr_queue_find(r->engine, QUEUE), live.sequences[i]);
-            uint32_t now = entry->priority < 4 ? entry->priority : 4;
+            uint32_t now = entry->priority < most ? entry->priority : most;
             CHECK(now < level || (now == level && (!got || live.sequences[i] > last)));
             level = now;
             last = live.sequences[i];
@@ -330,7 +330,7 @@ int main(int argc, char **argv) {
     const wr_policy_options all[] = {
         {.message_ttl_ms = 30, .dead_letters = DEAD},
         {.max_length = 100, .dead_letters = DEAD, .delivery_limit = 2},
-        {.max_length_bytes = 2000, .reject_publish = true, .deduplication_ms = 40, .dead_letters = DEAD, .max_priority = 9},
+        {.max_length_bytes = 2000, .reject_publish = true, .deduplication_ms = 40, .dead_letters = DEAD, .max_priority = 255},
         {.max_priority = 3, .max_length = 150, .delivery_limit = 1},
         {.max_priority = 9, .max_length = 90, .message_ttl_ms = 40, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
     };
@@ -341,7 +341,8 @@ int main(int argc, char **argv) {
     random_state = seed;
     wr_policy_options plain = {.delivery_limit = 3, .dead_letters = DEAD};
     at_random(&plain, false);
-    in_order();
+    in_order(4);
+    in_order(255);
     counted_once();
     puts("policy_test: ok");
     return 0;

@@ -128,7 +128,7 @@ static void *consumer(void *arg) {
             const wr_delivery *d = wr_view_delivery(&p->port.view, SERVER, slot);
             assert(atomic_load_explicit(&d->state, memory_order_acquire) == WR_DELIVERY_HELD);
             assert(d->pushed_at == head && d->sequence == got && d->body_length == w->size);
-            const uint8_t *images = d->location == WR_LOCATION_JOURNAL ? w->r->images[0] : w->r->images[1];
+            const uint8_t *images = wr_delivery_location(d) == WR_LOCATION_JOURNAL ? w->r->images[0] : w->r->images[1];
             if (wr_image_read(images, shape.images_n, shape.file_bytes, d->file, d->offset, frame, d->frame_length)) {
                 uint64_t number;
                 memcpy(&number, frame + d->blob_offset, 8);

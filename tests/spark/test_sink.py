@@ -205,7 +205,7 @@ def test_arrays_of_all_shapes(at: Callable[..., SinkOptions], queue: warren.Queu
         ({"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)}, "row 1: the key of header 0 is null"),
         ({"headers": pa.array([None, [("k", b"v" * 70000)]], HEADERS)}, "row 1: key, headers and properties"),
         ({"tag": [None, "UA"]}, "row 1: a message of a queue has no tag"),
-        ({"priority": [3, 10]}, "row 1: its priority must be from 0 to 9"),
+        ({"priority": [3, 256]}, "row 1: its priority must be from 0 to 255"),
         ({"ttl": [1, -1]}, "row 1: its ttl must be a number of seconds"),
         ({"delay": [0.5, float("nan")]}, "row 1: its delay must be a number of seconds"),
         ({"message_id": ["a", ""]}, "row 1: its message_id is empty"),

@@ -254,9 +254,9 @@ class Peer:
                         bool(word("flags") & 1),
                         word("delivery_count"),
                         body,
-                        word("location"),
+                        word("flags") >> PROTOCOL["DELIVERY_LOCATION_SHIFT"],
                         word("flags") >> PROTOCOL["DELIVERY_REASON_SHIFT"] & PROTOCOL["DELIVERY_REASON_MASK"],
-                        word("flags") >> PROTOCOL["DELIVERY_PRIORITY_SHIFT"],
+                        word("priority"),
                         (head + 1) << layout.HANDED_BITS & 0xFFFFFFFF,
                     )
                 )
@@ -321,7 +321,7 @@ class Incarnation:
         """Body (with metadata) of a delivery, as a client finds it: image, else file."""
         word = lambda name: DELIVERY.unpack(buffer, name, base)  # noqa: E731
         file, offset, length = word("file"), word("offset"), word("frame_length")
-        location = word("location")
+        location = word("flags") >> PROTOCOL["DELIVERY_LOCATION_SHIFT"]
         folder = self.node.folder
         data: bytes | None
         if location == PROTOCOL["LOCATION_SEGMENT"]:

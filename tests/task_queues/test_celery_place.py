@@ -48,7 +48,7 @@ def test_what_is_wrong_is_said(url: str, options: dict[str, Any], said: str) -> 
 
 def test_arguments_of_queues_are_those_of_rabbitmq_and_of_warren() -> None:
     given = {"x-max-priority": 10, "x-message-ttl": 1500, "x-queue-type": "quorum", "dead_letter_exchange": "", "x": 1}
-    assert queue_arguments(given) == {"max_priority": 9, "message_ttl": 1.5, "dead_letter_exchange": "", "x": 1}
+    assert queue_arguments(given) == {"max_priority": 10, "message_ttl": 1.5, "dead_letter_exchange": "", "x": 1}
     for wrong, said in (
         ({"x-unknown": 1}, "not known"),
         ({"x-queue-type": "stream"}, "queues"),

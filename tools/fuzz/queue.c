@@ -134,8 +134,8 @@ static void good_take(void) {
         FUZZ_CHECK(atomic_load(&d->state) == WR_DELIVERY_HELD && d->queue == good.queue && d->sequence == good.got && d->pushed_at == head);
         uint64_t length = good.length[good.got];
         FUZZ_CHECK(d->body_length == length);
-        if (d->location == WR_LOCATION_JOURNAL || d->location == WR_LOCATION_JOURNAL_TRANSIENT) {
-            int transient = d->location == WR_LOCATION_JOURNAL_TRANSIENT;
+        if (wr_delivery_location(d) == WR_LOCATION_JOURNAL || wr_delivery_location(d) == WR_LOCATION_JOURNAL_TRANSIENT) {
+            int transient = wr_delivery_location(d) == WR_LOCATION_JOURNAL_TRANSIENT;
             FUZZ_CHECK((uint64_t)d->offset + d->frame_length <= FILE_BYTES);
             if (!wr_image_read(transient ? transient_images : images, IMAGES, FILE_BYTES, d->file, d->offset, frame, d->frame_length)) {
                 FUZZ_CHECK(d->file < FILES && files[transient][d->file] >= 0);

@@ -70,7 +70,7 @@ static uint64_t fingerprint(wr_queue_engine *e) {
             const wr_entry *entry = wr_queue_entry(q, s);
             if (!entry) continue;
             FUZZ_CHECK(ever[id][s] && entry->flags & WR_ENTRY_REDELIVERED);
-            FUZZ_CHECK(entry->priority <= WR_PRIORITY_MAX && entry->reason <= WR_REASON_DELIVERY_LIMIT);
+            FUZZ_CHECK(entry->reason <= WR_REASON_DELIVERY_LIMIT);
             uint64_t h = fuzz_mix(id << 20 | s) ^ wr_get64(entry->id);
             h = fuzz_mix(h ^ ((uint64_t)entry->state << 56 | (uint64_t)entry->location << 48 | entry->offset));
             h = fuzz_mix(h ^ ((uint64_t)entry->file << 32 | entry->index_file) ^ (uint64_t)entry->delivery_count << 20);

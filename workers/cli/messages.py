@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from warren.engine.catalog.metadata import PROPERTIES
+from warren.engine.catalog.metadata import PRIORITY_MAX, PROPERTIES
 from warren.engine.errors import QueueEmpty, Unroutable, UsageError
 from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.cli import output
@@ -52,7 +52,7 @@ AGAIN_S = 0.001
     type=click.Choice(["none", "written", "synced"]),
     help="What a confirm means; default: as the queue requires.",
 )
-@click.option("--priority", type=output.Count(0, 9), default=0, help="Priority, 0 to 9.")
+@click.option("--priority", type=output.Count(0, PRIORITY_MAX), default=0, help="Priority, 0 to 255.")
 @click.option("--ttl", type=output.Seconds(min=0), help="Messages expire after this many seconds.")
 @click.option("--delay", type=output.Seconds(min=0), help="Messages are not delivered for this many seconds.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as text; repeatable.")

@@ -26,7 +26,7 @@ def check_held(message: _core.Delivery) -> None:
 class Message(_core.Delivery):
     """One received message, to be acked.
 
-    `body`: bytes. `headers`, `properties`, `exchange`, `routing_key`: as it was published; `priority` (0 to 9),
+    `body`: bytes. `headers`, `properties`, `exchange`, `routing_key`: as it was published; `priority` (0 to 255),
     `persistent`. `message_id`: the engine's id, 16 bytes, by whose hex logs name the message; the publisher's is
     `properties["message_id"]`. `delivery_tag`: its position in the queue. `redelivered`: perhaps seen before;
     `delivery_count`: deliveries before this one. `settled`, `timed_out`, `browsed`: what became of it here. `reason`:

@@ -252,7 +252,7 @@ class Queue:
         `block`: if the queue is full (max_length with overflow="reject-publish"), wait for a place within the timeout.
         QueueFull is raised when there is none by then; without `block`, at once.
 
-        `priority`: 0 to 9 (queue argument max_priority). `ttl`: seconds until it expires, counted from the end of the
+        `priority`: 0 to 255 (queue argument max_priority). `ttl`: seconds until it expires, counted from the end of the
         delay. `delay`: seconds until it can be delivered. `message_id`: the message is dropped if this id was seen
         within the queue's deduplication_window (Confirm.duplicate). `properties`: content_type, correlation_id,
         reply_to, …. `persistent=False`: kept in memory only, even by a durable queue. Raises QueueFull,
