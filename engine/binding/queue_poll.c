@@ -4,6 +4,7 @@
 #include "binding/arguments.h"
 #include "binding/queue_credit.h"
 #include "binding/queue_get.h"
+#include <errno.h>
 
 enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
 
@@ -21,7 +22,9 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
     if (epoch != c->a.workers[h->server].epoch) return PyLong_FromLong(POLL_STALE);
     if (!epoch) return PyLong_FromLong(POLL_UNBORN);
+    const bool quiet = wr_credit_quiet(h); /* before what was pushed is taken in: then that is all */
     if (wr_handle_register(h) || wr_handle_intake(h)) return NULL;
+    if (quiet) consumer->popped = 0; /* what came before the CANCEL was seen counts under no later credit */
     uint32_t slots = c->a.port.view.g.delivery_slots / 2;
     if (wanted > (long)slots) wanted = slots;
     if (wanted) wr_handle_note_call(h, (uint32_t)wanted);
@@ -56,6 +59,8 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
             if (!consumer->announced || consumer->prefetch != h->prefetch) room = wr_attachment_credit(&c->a, consumer, 0, h->prefetch, &blocked);
         } else if (h->adapts) {
             room = wr_credit_ahead(h, &blocked);
+        } else if (lying + coming <= h->window / 2 && !consumer->announced && !quiet) {
+            room = EAGAIN; /* a CANCEL is under way: what comes still must not count under this credit */
         } else if (lying + coming <= h->window / 2) {
             room = wr_attachment_credit(&c->a, consumer, consumer->popped + h->window - lying, 0, &blocked);
         }
