@@ -24,6 +24,10 @@ def copy_crc32c(to: Buffer, data: Buffer, seed: int = 0, /) -> int:
 def copy_crc32c_table(to: Buffer, data: Buffer, seed: int = 0, /) -> int:
     """The same without the processor's instruction."""
 
+def large_check(folder: int, node_id: int, id: bytes, /) -> tuple[int, int, str]:
+    """All of the file of a large message is read: its length with metadata, the length of these, what is wrong with it
+    ("": nothing). Raises OSError."""
+
 def crc32(data: Buffer, seed: int = 0, /) -> int:
     """CRC-32 (IEEE 802.3), as zlib.crc32; `seed` is the CRC of what went before."""
 
@@ -389,6 +393,7 @@ HOOK_TIMED_OUT: int
 HOOK_CATALOG: int
 HOOK_HOT: int
 HOOK_SILENT: int
+HOOK_LARGE: int
 THE_ANSWER: str
 ANSWER_MS: int
 WANT_PROCESSED: int
@@ -790,6 +795,9 @@ class Client:
     def horizons(self, server: int, /) -> dict[str, int]: ...
     def end(self, error: BaseException | None, /) -> None:
         """Nothing is submitted any more; whoever waits gets `error` (None: AttachmentLost)."""
+
+    def set_large(self, server: int, fd: int, /) -> None:
+        """The folder of a worker's large messages; the descriptor is the client's from now on."""
 
     def set_worker(
         self,
@@ -1449,6 +1457,17 @@ class QueueEngine:
     def flushed(self, file: int, rows: Buffer, /) -> int: ...
     def segment_acks(self, file: int, /) -> bytes: ...
     def early_acks(self) -> bytes: ...
+    def large_gone(self) -> bytes:
+        """Ids of large messages whose files may go, 16 bytes each; they leave the list."""
+
+    def large_known(self, id: bytes, /) -> bool:
+        """Whether an entry needs the file of a large message, or it is on its way out."""
+
+    def large_missing(self, there: bytes, /) -> int:
+        """At a start: of the large messages these alone have files. How many messages are lost."""
+
+    def link_of(self, client_epoch: int, /) -> tuple[int, int] | None:
+        """(next, tail) of a client: its commands below are executed, submitted; None: it has no link here."""
     def data_files(self) -> dict[int, int]: ...
     def forget_data_file(self, file: int, /) -> None: ...
     @staticmethod

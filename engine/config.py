@@ -12,7 +12,9 @@ from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 from warren.ipc.layout import GATEWAYS_MAX
 
+KIB = 1 << 10
 MIB = 1 << 20
+MESSAGE_BYTES_MOST = 128 * MIB + 64 * KIB  #: message_bytes_max at most: a body of 128 MiB with any metadata
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -29,7 +31,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     delivery_slots: int = 4096  #: messages that one client can hold unacked from one worker
     arena_bytes: int = 8 * MIB  #: bodies that one client can have under way
     reply_bytes: int = 65536  #: reply area of one link
-    message_bytes_max: int = 4 * MIB - 4096  #: largest metadata + payload of one message
+    message_bytes_max: int = (
+        16 * MIB + 64 * KIB
+    )  #: largest metadata + payload of one message; one that is too large for shared memory has a file of its own
     embed_bytes_max: int = 4096  #: bodies below this live in the queue index (queue_index_embed_msgs_below)
     dense_blocks: int = (
         65536  #: blocks of 1024 entries that each store's index may have for counted ids (32 KiB each, made as needed)
@@ -119,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "images_n": (2, 16),
             "arena_bytes": (65536, 4096 * MIB),
             "reply_bytes": (4096, 16 * MIB),
+            "message_bytes_max": (1, MESSAGE_BYTES_MOST),
             "embed_bytes_max": (0, 65536),
             "journal_files_max": (2, 4096),
             "queue_memory_bytes": (128 * 1024, 1024 * 1024 * MIB),
@@ -172,12 +177,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("file_bytes", "reply_bytes", "log_file_bytes"):
             if getattr(self, name) % 4096:
                 raise UsageError(f"setting {name} must be a multiple of 4096, not {getattr(self, name)}")
-        most = message_bytes_most(self)
-        if not 0 < self.message_bytes_max <= most:
-            raise UsageError(
-                f"setting message_bytes_max must be at most {most} with these file_bytes and arena_bytes, "
-                f"not {self.message_bytes_max}"
-            )
         workers = self.workers or min(30, os.cpu_count() or 1)
         return msgspec.structs.replace(self, workers=workers)
 
@@ -190,6 +189,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "several gateway processes (setting amqp_processes) share a port, and port 0 of setting amqp is "
                 "another one for each: give the port"
             )
+
+    @property
+    def shared_bytes_max(self) -> int:
+        """The largest metadata + payload that goes through arenas, logs and stores: what file_bytes and arena_bytes
+        allow. A larger message has a file of its own (docs/queues.md). A topic takes one of this size, too: in the
+        log it has half of topic_ring_bytes, but for what ends a commit."""
+        return min(self.message_bytes_max, min(self.arena_bytes // 2, self.file_bytes - 8192) - 16384)
 
 
 class NodeSettings(TypedDict, total=False):
@@ -254,11 +260,6 @@ class NodeSettings(TypedDict, total=False):
     amqp_message_bytes_max: int
 
 
-def message_bytes_most(settings: Settings) -> int:
-    """The largest message_bytes_max that the other sizes allow."""
-    return min(settings.arena_bytes // 2, settings.file_bytes - 8192) - 4096
-
-
 #: profile → what it sets. `default` has the defaults of what another one sets
 PROFILES: dict[str, dict[str, int]] = {
     "small": {
@@ -267,8 +268,7 @@ PROFILES: dict[str, dict[str, int]] = {
         "images_n": 2,
         "ring_records": 4096,
         "arena_bytes": 2 * MIB,
-        # a topic takes one, too: in the log it has half of topic_ring_bytes, but for what ends a commit
-        "message_bytes_max": MIB - 16384,
+        "message_bytes_max": 4 * MIB + 64 * KIB,
         "dense_blocks": 4096,
         "spare_files": 2,
         "directory_rows": 8192,
@@ -284,7 +284,7 @@ PROFILES: dict[str, dict[str, int]] = {
         "ring_records": 16384,
         "delivery_slots": 8192,
         "arena_bytes": 32 * MIB,
-        "message_bytes_max": 16 * MIB - 4096,
+        "message_bytes_max": 64 * MIB + 64 * KIB,
         "index_rows": 131072,
         "queue_memory_bytes": 1024 * MIB,
         "topic_ring_bytes": 64 * MIB,

@@ -239,6 +239,7 @@ SUPERBLOCK = Struct(
         Field("gateway_restarts", 576, "u32", "restarts of it counted by the supervisor", GATEWAYS_MAX),
         Field("gateway_connections", 640, "a32", "connections that it has: a node with some is in use (itself)", GATEWAYS_MAX),
         Field("gateway_start", 704, "u64", "its start time", GATEWAYS_MAX),
+        Field("shared_bytes_max", 832, "u64", "largest metadata + payload that goes through arenas, logs and stores; a larger message has a file of its own"),
         Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
     ),
 )

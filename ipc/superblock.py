@@ -37,6 +37,7 @@ GEOMETRY = (
     "delivery_slots",
     "arena_bytes",
     "message_bytes_max",
+    "shared_bytes_max",
     "embed_bytes_max",
     "reply_bytes",
     "file_bytes",

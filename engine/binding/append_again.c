@@ -16,7 +16,7 @@ PyObject *wr_topic_append_again(PyObject *op, PyObject *const *args, Py_ssize_t 
     WR_ARGUMENTS(6, "body, properties, queue, born, later, timeout");
     if (wr_flag(args[4], "later", &later) || number_of(args[3], 63, "born", &born_ms)) return NULL;
     if (wr_topic_current(h) || wr_told_later(&told, args[1]) || wr_topic_queue(h, args[2], &queue, &chosen) ||
-        wr_body_take(c, args[0], told.n, &body))
+        wr_shared_body_take(c, args[0], told.n, &body))
         return NULL;
     PyObject *level = PyLong_FromLong(WR_LEVEL_SYNCED);
     how.kind = later ? WR_APPEND_LATER : WR_APPEND_NOW;

@@ -73,7 +73,7 @@ int wr_append_keep(batch *b, const wr_told *told, item *to) {
 static int keep_body(batch *b, PyObject *object, item *to) {
     ClientObject *c = b->h->client;
     wr_body body;
-    if (wr_body_take(c, object, to->told_n, &body)) return -1;
+    if (wr_shared_body_take(c, object, to->told_n, &body)) return -1;
     to->body = body.bytes;
     to->body_length = (uint32_t)body.length;
     if (!body.buffer.obj) return 0;

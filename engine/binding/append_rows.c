@@ -140,9 +140,8 @@ static int look_at(rows_plan *p, Py_ssize_t row, uint64_t now_ms, wr_told *told)
     if (queue >= (int32_t)b->h->queues_n)
         return wr_raise("UsageError", "its partition is %d, and the topic has %u, numbered from 0: drop the column partition, or give one that is there", queue, b->h->queues_n);
     to->queue = queue >= 0 ? (uint32_t)queue : told->keyed ? wr_told_queue(told->hash, b->h->queues_n) : wr_topic_turn(b->h);
-    if ((uint64_t)body.n + told->n > b->h->client->a.message_bytes_max)
-        return wr_raise("MessageTooLarge", "a message of %llu bytes with its headers is larger than %llu (setting message_bytes_max)",
-                        (unsigned long long)body.n + told->n, (unsigned long long)b->h->client->a.message_bytes_max);
+    if ((uint64_t)body.n + told->n > b->h->client->a.shared_bytes_max)
+        return wr_raise_too_large(b->h->client, (uint64_t)body.n, told->n, true);
     to->size = wr_topic_record_size(b->h, to->told_n, body.n, wr_append_kind_of(b), to->queue);
     b->several |= to->queue != b->items[0].queue;
     return to->size ? 0 : -1;

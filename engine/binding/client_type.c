@@ -201,6 +201,19 @@ static PyObject *client_end(PyObject *op, PyObject *const *args, Py_ssize_t give
     Py_RETURN_NONE;
 }
 
+/* set_large(server, fd): the folder of a worker's large messages; the descriptor is the client's from now on. */
+static PyObject *client_set_large(PyObject *op, PyObject *const *args, Py_ssize_t given) {
+    ClientObject *c = (ClientObject *)op;
+    uint32_t server;
+    WR_ARGUMENTS(2, "server, fd");
+    if (wr_enter(c) || wr_server_of(c, args[0], &server)) return NULL;
+    const int fd = (int)PyLong_AsLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (c->a.bodies.large_fd[server] >= 0) close(fd); /* another thread was first, and somebody may be in there */
+    else c->a.bodies.large_fd[server] = fd;
+    Py_RETURN_NONE;
+}
+
 /* set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch): regions (None: not
  * there) and folders of this incarnation of a worker. The descriptors are the client's from now on. Consumers begin
  * anew. */
@@ -356,6 +369,7 @@ static PyMethodDef client_methods[] = {
      "wait_submitted(timeout) -> bool"},
     {"horizons", client_horizons, METH_O, "horizons(server) -> dict"},
     {"end", (PyCFunction)(void (*)(void))client_end, METH_FASTCALL, "end(error)"},
+    {"set_large", (PyCFunction)(void (*)(void))client_set_large, METH_FASTCALL, "set_large(server, fd): the folder of a worker's large messages"},
     {"set_worker", (PyCFunction)(void (*)(void))client_set_worker, METH_FASTCALL,
      "set_worker(server, images, transient_images, journal_fd, transient_fd, segments_fd, epoch)"},
     {"link_epoch", client_link_epoch, METH_O, "link_epoch(server): epoch of the server that serves the link"},
@@ -449,7 +463,7 @@ int wr_bind_client(PyObject *module) {
     } numbers[] = {{"HOOK_CHECK", WR_HOOK_CHECK},       {"HOOK_EPOCH", WR_HOOK_EPOCH},         {"HOOK_EVICTED", WR_HOOK_EVICTED},
                    {"HOOK_FROZEN", WR_HOOK_FROZEN},     {"HOOK_STOPPING", WR_HOOK_STOPPING},   {"HOOK_FAILED", WR_HOOK_FAILED},
                    {"HOOK_TIMED_OUT", WR_HOOK_TIMED_OUT}, {"HOOK_CATALOG", WR_HOOK_CATALOG}, {"HOOK_HOT", WR_HOOK_HOT},
-                   {"HOOK_SILENT", WR_HOOK_SILENT}, {"LEVEL_NONE", WR_LEVEL_NONE},
+                   {"HOOK_SILENT", WR_HOOK_SILENT}, {"HOOK_LARGE", WR_HOOK_LARGE}, {"LEVEL_NONE", WR_LEVEL_NONE},
                    {"LEVEL_WRITTEN", WR_LEVEL_WRITTEN}, {"LEVEL_SYNCED", WR_LEVEL_SYNCED},
                    {"COLUMNS_VALUES", WR_COLUMNS_VALUES}, {"COLUMNS_PLACES", WR_COLUMNS_PLACES},
                    {"COLUMNS_METAS", WR_COLUMNS_METAS}};

@@ -2,6 +2,7 @@
 #include "binding/columns.h"
 #include "binding/delivery_body.h"
 #include "binding/delivery_type.h"
+#include "binding/large.h"
 #include "binding/store_side.h"
 #include "kernel/delivery.h"
 
@@ -53,6 +54,9 @@ static int read_row(HandleObject *h, const wr_delivery *d, uint8_t *meta, uint8_
         if (!error && body) memcpy(body, PyBytes_AS_STRING(found), length);
         Py_DECREF(found);
         Py_XDECREF(found_meta);
+    } else if (wr_is_large(wr_delivery_location(d))) {
+        error = wr_large_of(c, h->server, d, meta, body, &reason);
+        if (error < 0) return -1;
     } else {
         if ((!body || wr_body_from_image(c, h->server, d, d->meta_length, body, length)) &&
             (!meta || wr_body_from_image(c, h->server, d, 0, meta, d->meta_length)))
@@ -127,7 +131,7 @@ PyObject *wr_columns(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     wr_delivery d;
     for (; i < n; i++) {
         memcpy((void *)&d, rows + i * (Py_ssize_t)sizeof d, sizeof d);
-        if (d.meta_length > d.body_length || d.body_length > c->a.message_bytes_max) break;
+        if (d.meta_length > d.body_length || d.body_length > WR_MESSAGE_BYTES_MOST) break;
         if ((values && values_n + d.body_length > INT32_MAX) || metas_n + d.meta_length + (plain_n + 1) * name_n > INT32_MAX) break;
         values_n += d.body_length - d.meta_length;
         metas_n += d.meta_length;

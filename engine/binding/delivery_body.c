@@ -7,6 +7,7 @@
  */
 #include "binding/delivery_body.h"
 #include "binding/delivery_type.h"
+#include "binding/large.h"
 #include "binding/store_side.h"
 #include "kernel/delivery.h"
 
@@ -61,6 +62,19 @@ static int locate(ClientObject *c, uint32_t server, wr_delivery *d, uint32_t slo
     return 0;
 }
 
+static bool in_store(const wr_delivery *d) {
+    return wr_delivery_location(d) == WR_LOCATION_STORE || wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT;
+}
+
+/* What to say of a large message: its file. */
+static PyObject *large_corrupt(PyObject *module, const wr_delivery *d, const char *reason, bool lost) {
+    char name[WR_LARGE_NAME_BYTES];
+    wr_large_name(d->id, name);
+    return PyObject_CallMethod(module, "CorruptRecord", "NIsN", PyUnicode_FromFormat("large/%s", name), 0, "the file of a message",
+                               PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
+                                                         : "bad %s (run warren check)", reason));
+}
+
 /* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a
  * start. */
 static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
@@ -70,7 +84,8 @@ static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
     PyObject *module = PyImport_ImportModule("warren.engine.errors");
     PyObject *error = NULL;
     if (module)
-        error = wr_delivery_location(d) >= WR_LOCATION_STORE
+        error = wr_is_large(wr_delivery_location(d)) ? large_corrupt(module, d, reason, lost)
+                : in_store(d)
                     ? PyObject_CallMethod(module, "StoreError", "s",
                                           lost ? "a message body in the store is damaged: the message is lost and not delivered again, run warren check"
                                                : "a message body is not in the store: run warren check")
@@ -95,7 +110,7 @@ PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool
     const char *reason = "place";
     int error = ENOENT;
     /* What is not there may be about to come; bytes that are there and wrong are not. */
-    for (int attempt = 0; attempt < (wr_delivery_location(d) >= WR_LOCATION_STORE && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
+    for (int attempt = 0; attempt < (in_store(d) && error == ENOENT ? STORE_TRIES : LOCATE_TRIES); attempt++) {
         error = ENOENT;
         if (wr_delivery_location(d) >= WR_LOCATION_STORE || attempt) h->delays_n++;
         if (wr_delivery_location(d) == WR_LOCATION_STORE || wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT) {
@@ -103,7 +118,18 @@ PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool
             error = wr_store_fetch(c, wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT, d->id, &body, &meta);
             if (error < 0) return NULL;
             if (!error) return wr_delivery_new(h, d, body, meta);
-        } else if (d->body_length >= d->meta_length && d->body_length <= c->a.message_bytes_max) {
+        } else if (wr_is_large(wr_delivery_location(d))) {
+            error = d->body_length >= d->meta_length && d->body_length <= WR_MESSAGE_BYTES_MOST ? 0 : EBADMSG;
+            PyObject *body, *meta;
+            if (!error) {
+                if (wr_parts_new(d->body_length - d->meta_length, d->meta_length, &body, &meta)) return NULL;
+                error = wr_large_of(c, server, d, meta ? PyBytes_AS_STRING(meta) : NULL, PyBytes_AS_STRING(body), &reason);
+                if (!error) return wr_delivery_new(h, d, body, meta);
+                Py_DECREF(body);
+                Py_XDECREF(meta);
+                if (error < 0) return NULL;
+            }
+        } else if (d->body_length >= d->meta_length && d->body_length <= c->a.shared_bytes_max) {
             uint32_t length = d->body_length - d->meta_length;
             PyObject *body, *meta;
             if (wr_parts_new(length, d->meta_length, &body, &meta)) return NULL;

@@ -33,7 +33,8 @@ PyObject *wr_delivery_new(HandleObject *h, const wr_delivery *d, PyObject *body,
     m->priority = d->priority;
     m->reason = d->flags >> WR_DELIVERY_REASON_SHIFT & WR_DELIVERY_REASON_MASK;
     const uint8_t location = wr_delivery_location(d);
-    m->persistent = location != WR_LOCATION_JOURNAL_TRANSIENT && location != WR_LOCATION_STORE_TRANSIENT;
+    m->persistent = location != WR_LOCATION_JOURNAL_TRANSIENT && location != WR_LOCATION_STORE_TRANSIENT &&
+                    location != WR_LOCATION_LARGE_TRANSIENT;
     return (PyObject *)m;
 }
 

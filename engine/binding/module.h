@@ -13,6 +13,7 @@ int wr_bind_store_client(PyObject *module); /* binding/bare_store_client.c: Stor
 int wr_bind_queue(PyObject *module);        /* binding/queue_engine.c: QueueEngine */
 int wr_bind_client(PyObject *module);       /* binding/client_type.c: Client */
 int wr_bind_publish(PyObject *module);      /* Route */
+int wr_bind_large(PyObject *module);        /* binding/large.c: files of large messages */
 int wr_bind_confirm(PyObject *module);      /* Confirm */
 int wr_bind_sleeper(PyObject *module);      /* wait_any, and what the waiter says to it */
 int wr_bind_delivery(PyObject *module);     /* binding/delivery_type.c: Delivery */

@@ -2,6 +2,7 @@
  * gives back as they are. */
 #include "binding/publish_topics.h"
 #include "binding/arguments.h"
+#include "binding/large.h"
 #include "binding/row_metadata.h"
 
 
@@ -115,6 +116,10 @@ int wr_publish_given_up(ClientObject *c, const wr_route *route) {
     return 0;
 }
 
+static inline void submit(ClientObject *c, const wr_route *route) {
+    for (uint32_t t = 0; t < wr_route_commands(route); t++) wr_port_submit(&c->a.port, wr_route_server(route, t));
+}
+
 int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, const char *meta, uint16_t meta_length,
                        int level, uint64_t deadline, const wr_extras *extras, const wr_topic_part *parts, uint64_t *sequences, bool first,
                        wr_handed *handed) {
@@ -134,6 +139,16 @@ int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, 
                           .expires = extras->expires, .due = extras->due, .meta_length = meta_length, .flags = flags, .parts = parts};
     wr_attachment_id(&c->a, message.id);
     if (parts) message.born_ms = wr_wall_ms();
+    wr_draft draft = {.fd = -1};
+    if (wr_too_large_to_share(c, message.length + meta_length)) {
+        if (parts || route->topics_n) return wr_raise_too_large(c, message.length, meta_length, true);
+        if (route->targets_n && wr_draft_make(c, route, &message, deadline, &draft)) {
+            if (first) wr_note_deadline(deadline);
+            else wr_lost_in_the_middle();
+            return -1;
+        }
+        message.flags |= WR_FLAG_LARGE;
+    }
     for (;;) {
         int error = 0;
         if (!appended && !(error = wr_publish_topics(&c->a, route, &message, sequences, &blocked))) {
@@ -148,16 +163,18 @@ int wr_publish_one(ClientObject *c, const wr_route *route, const wr_body *body, 
         if (wr_blocked_while(c, error, &blocked, deadline, "room for the message", begins) || (!any && wr_alarm_gate(c, deadline, begins))) {
             wr_note_deadline(deadline);
             if (any) wr_lost_in_the_middle();
+            for (uint32_t t = 0; draft.fd >= 0 && c->open && !c->ended && t < done; t++) wr_port_submit(&c->a.port, route->targets[t].server);
+            wr_draft_end(c, &draft, done);
             if (handed) *handed = (wr_handed){done, parts && appended};
             return -1;
         }
     }
     for (uint32_t t = 0; t < wr_route_commands(route); t++) c->submitted[wr_route_server(route, t)][level] = sequences[t] + 1;
+    if (draft.fd >= 0) { /* before the lock goes */
+        submit(c, route);
+        wr_draft_end(c, &draft, route->targets_n);
+    }
     return 0;
-}
-
-static inline void submit(ClientObject *c, const wr_route *route) {
-    for (uint32_t t = 0; t < wr_route_commands(route); t++) wr_port_submit(&c->a.port, wr_route_server(route, t));
 }
 
 static int meta_of(PyObject *meta, const char **bytes, uint16_t *length) {
@@ -323,7 +340,7 @@ static uint32_t publish_some(ClientObject *c, const wr_batch_plan *plan, PyObjec
         PyObject *object = PySequence_Fast_GET_ITEM(list, sent + n);
         if (!PyBytes_CheckExact(object)) break;
         bodies[n] = (wr_piece){PyBytes_AS_STRING(object), (uint64_t)PyBytes_GET_SIZE(object)};
-        if (bodies[n].length + plan->meta_length > c->a.message_bytes_max || bodies[n].length + each > room) break;
+        if (bodies[n].length + plan->meta_length > c->a.shared_bytes_max || bodies[n].length + each > room) break;
         room -= bodies[n].length + each;
     }
     uint8_t flags = wr_flags_of(plan->level);

@@ -125,7 +125,7 @@ int wr_parts_look(ClientObject *c, const wr_route *route, PyObject *told, Py_ssi
     wr_body body;
     PyObject *item;
     Py_INCREF(object);
-    int error = wr_body_take(c, object, meta_length, &body);
+    int error = wr_shared_body_take(c, object, meta_length, &body);
     if (!error) {
         error = wr_told_item(told, i, &item);
         if (!error) error = wr_parts_of(route, item, (uint64_t)body.length, parts);

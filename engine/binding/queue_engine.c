@@ -12,6 +12,8 @@
 #include "queues/flush.h"
 #include "queues/journal.h"
 #include "queues/keys.h"
+#include "queues/large.h"
+#include "queues/large_missing.h"
 #include "queues/levels.h"
 #include "queues/links.h"
 #include "queues/loop.h"
@@ -1063,6 +1065,57 @@ static PyObject *engine_write_rows(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* ---- messages in files of their own ---- */
+
+static PyObject *ids_taken(uint64_t (*take)(wr_queue_engine *, uint8_t (*)[16], uint64_t), wr_queue_engine *e, uint64_t n) {
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(16 * n));
+    if (!bytes) return NULL;
+    n = take(e, (uint8_t(*)[16])PyBytes_AS_STRING(bytes), n);
+    return _PyBytes_Resize(&bytes, (Py_ssize_t)(16 * n)) ? NULL : bytes;
+}
+
+/* The ids whose files may go now. */
+static PyObject *engine_large_gone(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    return e ? ids_taken(wr_queue_large_gone, e, e->large_gone_n) : NULL;
+}
+
+/* Is a message of this id held, or on its way out? */
+static PyObject *engine_large_known(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    if (!PyBytes_Check(arg) || PyBytes_GET_SIZE(arg) != 16) return PyErr_Format(PyExc_ValueError, "an id is 16 bytes");
+    return PyBool_FromLong(wr_queue_large_known(e, (const uint8_t *)PyBytes_AS_STRING(arg)));
+}
+
+/* At a start: only these have files, 16 bytes each. (how many messages were dropped, how many files are held) */
+static PyObject *engine_large_missing(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    if (!PyBytes_Check(arg) || PyBytes_GET_SIZE(arg) % 16) return PyErr_Format(PyExc_ValueError, "an id is 16 bytes");
+    uint64_t lost;
+    int error = wr_queue_large_missing(e, (const uint8_t(*)[16])PyBytes_AS_STRING(arg), (uint64_t)PyBytes_GET_SIZE(arg) / 16, &lost);
+    if (error) return os_error(error);
+    return PyLong_FromUnsignedLongLong(lost);
+}
+
+/* How far the commands of a client are executed, and submitted: (next, tail); None: it has no link here. */
+static PyObject *engine_link_of(PyObject *self, PyObject *arg) {
+    wr_queue_engine *e = engine_of(self);
+    unsigned long long epoch = PyLong_AsUnsignedLongLong(arg);
+    if (!e || PyErr_Occurred()) return NULL;
+    for (uint32_t i = 0; i < e->links_n; i++) {
+        wr_qlink *l = e->links[e->order[i]];
+        if (l->client_epoch != epoch) continue;
+        if (l->finished || l->evicted) Py_RETURN_NONE;
+        /* SYNC command-visible: pairs with the client's release store of tail */
+        uint64_t tail = atomic_load_explicit(&l->view.links[e->o.server].tail, memory_order_acquire);
+        return Py_BuildValue("KK", (unsigned long long)l->next, (unsigned long long)tail);
+    }
+    Py_RETURN_NONE;
+}
+
 /* ---- the rest ---- */
 
 /* Seal everything with sync and wait until it is done. False: not within the time. */
@@ -1119,12 +1172,12 @@ static PyObject *engine_counters(PyObject *self, PyObject *none) {
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     const wr_log_state *state = wr_log_look(e->log);
-    return Py_BuildValue("{sKsKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsOsi}", "unreadable", (unsigned long long)e->unreadable_n, "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
+    return Py_BuildValue("{sKsKsKsisKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsIsisOsOsOsOsi}", "unreadable", (unsigned long long)e->unreadable_n, "row_bytes", (unsigned long long)wr_rows_bytes(e), "rows_limit", (unsigned long long)e->rows_limit, "spill_error", e->spill_error, "paged", (unsigned long long)e->paged_n, "page_ins",
                          (unsigned long long)e->page_ins_n, "page_outs", (unsigned long long)e->page_outs_n, "damaged", (unsigned long long)e->damaged_n, "published", (unsigned long long)e->published_n, "delivered",
                          (unsigned long long)e->delivered_n, "acked", (unsigned long long)e->acked_n, "unroutable",
                          (unsigned long long)e->unroutable_n, "lost", (unsigned long long)e->lost_n, "evicted",
                          (unsigned long long)e->evicted_n, "messages", (unsigned long long)e->entries_n, "bytes",
-                         (unsigned long long)e->bytes, "commits", (unsigned long long)state->commits_n, "syncs",
+                         (unsigned long long)e->bytes, "large", (unsigned long long)e->large.n, "large_gone", (unsigned long long)e->large_gone_n, "commits", (unsigned long long)state->commits_n, "syncs",
                          (unsigned long long)state->syncs_n, "file", state->has_file ? (unsigned int)state->file : 0u, "failed",
                          state->failed, "stalled", e->stalled ? Py_True : Py_False, "stores_behind",
                          wr_queue_stores_behind(e) ? Py_True : Py_False, "resynced",
@@ -1169,7 +1222,7 @@ static PyMethodDef engine_methods[] = {
     {"check_entries", engine_check_entries, METH_VARARGS | METH_STATIC, NULL},
     {"look_at_rows", engine_look_at_rows, METH_O | METH_STATIC, NULL}, {"place_rows", engine_place_rows, METH_VARARGS | METH_STATIC, NULL},
     {"groups_of_rows", engine_groups_of_rows, METH_O | METH_STATIC, NULL}, {"write_rows", engine_write_rows, METH_VARARGS | METH_STATIC, NULL},
-    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(all_durable, METH_NOARGS), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
+    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(all_durable, METH_NOARGS), M(large_gone, METH_NOARGS), M(large_known, METH_O), M(large_missing, METH_O), M(link_of, METH_O), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
 
 static PyTypeObject engine_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.QueueEngine",

@@ -194,13 +194,30 @@ int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_bod
     }
     if ((uint64_t)body->length + meta_length > c->a.message_bytes_max) {
         if (body->buffer.obj) PyBuffer_Release(&body->buffer);
-        return wr_raise("MessageTooLarge",
-                        "a message of %llu bytes (body %zd, headers and properties %llu) is larger than "
-                        "message_bytes_max = %llu: split it, or start the node with a larger message_bytes_max",
-                        (unsigned long long)body->length + meta_length, body->length, (unsigned long long)meta_length,
-                        (unsigned long long)c->a.message_bytes_max);
+        return wr_raise_too_large(c, (uint64_t)body->length, meta_length, false);
     }
     return 0;
+}
+
+int wr_shared_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body) {
+    if (wr_body_take(c, object, meta_length, body)) return -1;
+    if ((uint64_t)body->length + meta_length <= c->a.shared_bytes_max) return 0;
+    wr_body_drop(body);
+    return wr_raise_too_large(c, (uint64_t)body->length, meta_length, true);
+}
+
+int wr_raise_too_large(const ClientObject *c, uint64_t body, uint64_t meta_length, bool shared) {
+    const unsigned long long whole = body + meta_length, most = c->a.message_bytes_max, here = c->a.shared_bytes_max;
+    if (!shared || here >= most)
+        return wr_raise("MessageTooLarge",
+                        "a message of %llu bytes (body %llu, headers and properties %llu) is larger than "
+                        "message_bytes_max = %llu: split it, or start the node with a larger message_bytes_max",
+                        whole, (unsigned long long)body, (unsigned long long)meta_length, most);
+    return wr_raise("MessageTooLarge",
+                    "a message of %llu bytes (body %llu, headers and properties %llu) is larger than topics and stores take, %llu: split "
+                    "it, or send it to queues alone, which take up to message_bytes_max = %llu (what topics take follows arena_bytes and "
+                    "file_bytes)",
+                    whole, (unsigned long long)body, (unsigned long long)meta_length, here, most);
 }
 
 void wr_lost_in_the_middle(void) {

@@ -16,6 +16,7 @@ enum {
     WR_HOOK_TIMED_OUT = 7, /* `what` was not done in time; always raises */
     WR_HOOK_CATALOG = 8,   /* the catalog has another version */
     WR_HOOK_SILENT = 10,   /* a worker did not say its last word to a get whose time is up; raises when it cannot: dead, stopped, starting */
+    WR_HOOK_LARGE = 11,    /* the folder of a worker's large messages is needed: call set_large */
     WR_HOOK_HOT = 9,       /* a hot loop of gets has messages lying ready here: look after them when it stops (server: queue id) */
 };
 
@@ -171,6 +172,9 @@ typedef struct {
     Py_buffer buffer; /* obj is NULL when the body is a bytes object */
 } wr_body;
 int wr_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body);
+/* The same for what goes through shared memory alone: to a topic, or into the store. */
+int wr_shared_body_take(ClientObject *c, PyObject *object, uint64_t meta_length, wr_body *body);
+int wr_raise_too_large(const ClientObject *c, uint64_t body, uint64_t meta_length, bool shared);
 static inline void wr_body_drop(wr_body *body) {
     if (body->buffer.obj) PyBuffer_Release(&body->buffer);
 }

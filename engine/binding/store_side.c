@@ -287,7 +287,7 @@ static int try_again(ClientObject *c, int i, int error, uint64_t deadline) {
 
 int wr_face_write_one(ClientObject *c, int i, const uint8_t id[16], PyObject *object, int level, uint64_t deadline, uint64_t *sequence) {
     wr_body body;
-    if (wr_body_take(c, object, 0, &body)) return -1;
+    if (wr_shared_body_take(c, object, 0, &body)) return -1;
     int error;
     while ((error = prepare_one(c, i, id, body.bytes, (uint64_t)body.length, level, sequence))) {
         deadline = wr_by_when(c, deadline);
@@ -365,7 +365,7 @@ static int bodies_from(ClientObject *c, PyObject *list, Py_ssize_t at, uint32_t 
         if (!PyBytes_CheckExact(object) && !PyTuple_CheckExact(list))
             return wr_raise("UsageError", "the list of bodies was changed during the call: give each call a list of its own"); /* taking it may run code that changes a list again */
         wr_store_body *body = &b->bodies[b->n];
-        if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.message_bytes_max) {
+        if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.shared_bytes_max) {
             *body = (wr_store_body){PyBytes_AS_STRING(object), (uint32_t)PyBytes_GET_SIZE(object)};
         } else {
             wr_body other;
@@ -373,7 +373,7 @@ static int bodies_from(ClientObject *c, PyObject *list, Py_ssize_t at, uint32_t 
                 PyErr_NoMemory();
                 return -1;
             }
-            if (wr_body_take(c, object, 0, &other)) return -1;
+            if (wr_shared_body_take(c, object, 0, &other)) return -1;
             if (other.buffer.obj) b->held[b->held_n++] = other.buffer;
             *body = (wr_store_body){other.bytes, (uint32_t)other.length};
         }
@@ -417,13 +417,13 @@ PyObject *wr_face_write_many(ClientObject *c, int i, const wr_ids *ids, PyObject
         wr_body body;
         PyObject *object = PySequence_Fast_GET_ITEM(bodies, k);
         if (wr_ids_get(ids, k, &id)) return NULL;
-        if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.message_bytes_max) continue;
+        if (PyBytes_CheckExact(object) && (uint64_t)PyBytes_GET_SIZE(object) <= c->a.shared_bytes_max) continue;
         if (!PyTuple_CheckExact(bodies)) { /* asking an object for its buffer may run code that changes a list: take one of our own */
             PyObject *own = PySequence_Tuple(bodies), *answer = own ? wr_face_write_many(c, i, ids, own, level, deadline, wait) : NULL;
             Py_XDECREF(own);
             return answer;
         }
-        if (wr_body_take(c, object, 0, &body)) return NULL;
+        if (wr_shared_body_take(c, object, 0, &body)) return NULL;
         wr_body_drop(&body);
     }
     wr_bodies_of_batch *b = PyMem_Malloc(sizeof *b);

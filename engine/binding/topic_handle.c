@@ -62,7 +62,7 @@ static PyObject *append_one(PyObject *op, PyObject *const *args, Py_ssize_t give
     if (args[5] != Py_None && number_of(args[5], 63, "born", &born_ms)) return NULL;
     how.kind = half ? WR_APPEND_HALF : args[6] != Py_None ? WR_APPEND_LATER : WR_APPEND_NOW;
     if (wr_topic_current(h) || wr_told_pack(&told, args[1], args[2], args[3]) || wr_topic_keyed(h, told.keyed) || wr_told_later(&told, args[6]) || wr_topic_queue(h, args[4], &queue, &chosen) ||
-        wr_body_take(c, args[0], told.n, &body))
+        wr_shared_body_take(c, args[0], told.n, &body))
         return NULL;
     if (!wr_topic_record_size(h, told.n, (uint64_t)body.length, how.kind, h->queues_n - 1) || wr_topic_ready(h, args[7], args[8], args[9], &how)) {
         wr_body_drop(&body);

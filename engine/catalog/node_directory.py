@@ -41,7 +41,7 @@ import msgspec
 from warren.engine.catalog import ownership
 from warren.engine.catalog.catalog import FILE_NAME as CATALOG_NAME
 from warren.engine.catalog.catalog import Catalog
-from warren.engine.config import Settings, message_bytes_most, with_profile
+from warren.engine.config import Settings, with_profile
 from warren.engine.errors import (
     CorruptRecord,
     DirectoryInUse,
@@ -610,8 +610,8 @@ def check_running(directory: Path, running: dict[str, Any], changes: dict[str, A
 
 
 def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """Settings with some replaced; text is converted. A profile sets all sizes but those that are given, and
-    message_bytes_max follows what it depends on. Raises UsageError naming an unknown setting or a wrong value.
+    """Settings with some replaced; text is converted. A profile sets all sizes but those that are given.
+    Raises UsageError naming an unknown setting or a wrong value.
     """
     if "profile" in changes:
         settings = with_profile(settings, changes["profile"])
@@ -628,8 +628,4 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
         except (msgspec.ValidationError, UnicodeEncodeError):
             wanted = {int: "a whole number", float: "a number"}.get(types[name], "a text")
             raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from None
-    settings = msgspec.structs.replace(settings, **converted)
-    most = message_bytes_most(settings)
-    if "message_bytes_max" not in changes and 0 < most < settings.message_bytes_max:
-        settings = msgspec.structs.replace(settings, message_bytes_max=most)
-    return settings
+    return msgspec.structs.replace(settings, **converted)

@@ -14,6 +14,7 @@ int wr_attachment_init(wr_attachment *a, wr_superblock *super, void *region, uin
     a->images_n = super->images_n;
     a->file_bytes = super->file_bytes;
     a->message_bytes_max = super->message_bytes_max;
+    a->shared_bytes_max = super->shared_bytes_max;
     a->consumers_size = 64;
     a->consumers = calloc(a->consumers_size, sizeof *a->consumers);
     if (!a->consumers || wr_bodies_init(&a->bodies, super->node_id)) {
@@ -97,14 +98,20 @@ static int publish_group(wr_attachment *a, const wr_route *route, uint32_t from,
     }
     const wr_target *first = &route->targets[from];
     uint64_t routes = first->ids_n > 1 ? 4ull * first->ids_n : 0, key = m->key ? WR_KEY_BYTES : 0, position;
-    uint64_t rest = key + m->meta_length + m->length;
+    const bool large = m->flags & WR_FLAG_LARGE;
+    const uint32_t whole = (uint32_t)(m->meta_length + m->length);
+    uint64_t rest = key + (large ? sizeof whole : whole);
     uint8_t *at;
     int error = wr_attachment_alloc(a, routes + rest, &position, &at, blocked);
     if (error) return error;
     if (routes) memcpy(at, first->ids, routes);
     if (key) memcpy(at + routes, m->key, key);
-    if (m->meta_length) memcpy(at + routes + key, m->meta, m->meta_length);
-    memcpy(at + routes + key + m->meta_length, m->body, m->length);
+    if (large) {
+        memcpy(at + routes + key, &whole, sizeof whole);
+    } else {
+        if (m->meta_length) memcpy(at + routes + key, m->meta, m->meta_length);
+        memcpy(at + routes + key + m->meta_length, m->body, m->length);
+    }
     for (uint32_t t = from; t < to; t++) {
         const wr_target *target = &route->targets[t];
         bool many = target->ids_n > 1;

@@ -91,7 +91,7 @@ typedef struct {
     uint64_t expires;
     uint64_t due;
     uint16_t meta_length;
-    uint8_t flags;
+    uint8_t flags;       /* WR_FLAG_LARGE: metadata and body lie in a file of their own (kernel/large.h) */
     const wr_topic_part *parts; /* for each topic of the route */
     uint64_t born_ms;           /* of a message with parts */
 } wr_message;
@@ -110,7 +110,7 @@ typedef struct {
     uint64_t messages_n; /* ids made */
     uint32_t images_n;
     uint64_t file_bytes;
-    uint64_t message_bytes_max;
+    uint64_t message_bytes_max, shared_bytes_max; /* a message above the latter has a file of its own */
     wr_worker_side workers[WR_SERVERS_MAX];
     wr_client_consumer **consumers; /* open addressing by queue id */
     uint32_t consumers_size, consumers_n;

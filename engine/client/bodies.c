@@ -25,7 +25,7 @@ int wr_bodies_init(wr_bodies *bodies, uint64_t node_id) {
     memset(bodies, 0, sizeof *bodies);
     bodies->node_id = node_id;
     for (int i = 0; i < WR_BODY_FILES; i++) bodies->files[i].fd = -1;
-    for (int i = 0; i < WR_SERVERS_MAX; i++) bodies->journal_fd[i] = bodies->transient_fd[i] = bodies->segments_fd[i] = -1;
+    for (int i = 0; i < WR_SERVERS_MAX; i++) bodies->journal_fd[i] = bodies->transient_fd[i] = bodies->segments_fd[i] = bodies->large_fd[i] = -1;
     return pthread_mutex_init(&bodies->lock, NULL);
 }
 
@@ -43,7 +43,10 @@ void wr_bodies_set(wr_bodies *bodies, uint32_t server, int journal_fd, int trans
 }
 
 void wr_bodies_free(wr_bodies *bodies) {
-    for (uint32_t server = 0; server < WR_SERVERS_MAX; server++) wr_bodies_set(bodies, server, -1, -1, -1);
+    for (uint32_t server = 0; server < WR_SERVERS_MAX; server++) {
+        wr_bodies_set(bodies, server, -1, -1, -1);
+        replace(&bodies->large_fd[server], -1);
+    }
     /* The mutex is not destroyed: after a fork it may be held by a thread that does not exist here. */
 }
 

@@ -29,6 +29,7 @@ typedef struct {
     int journal_fd[WR_SERVERS_MAX];   /* folders, -1: not there; owned */
     int transient_fd[WR_SERVERS_MAX];
     int segments_fd[WR_SERVERS_MAX];
+    int large_fd[WR_SERVERS_MAX]; /* folders of messages in files of their own: opened when one comes, and the same ones until the end */
 } wr_bodies;
 
 int wr_bodies_init(wr_bodies *bodies, uint64_t node_id);

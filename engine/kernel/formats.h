@@ -23,9 +23,11 @@
 #define WR_FRAME_LAST 4
 #define WR_FRAME_TIMED 8
 #define WR_FRAME_KEYED 16
+#define WR_FRAME_LARGE 32
 #define WR_FRAME_PRIORITY_SHIFT 8
 #define WR_FRAME_PRIORITY_MASK 255
 #define WR_LIST_VERSION 1
+#define WR_LARGE_VERSION 1
 #define WR_FRAME_HEAD_BYTES 56
 #define WR_FRAME_BYTES_MIN 57
 #define WR_FILE_MAGIC "WRNSEG01"
@@ -87,7 +89,7 @@
 /* One message of a queue in its segment `<n>.idx`, at 4096 + 64 × (sequence mod 16384). All zero: no message (never, or no more). */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_CRC 0 /* u32: CRC32C of salt:8 (of the file's header), queue:4, sequence:8 and bytes 4 … 63: a torn, moved or foreign entry is none */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_STATE 4 /* u8: 1: live */
-#define WR_QUEUE_SEGMENT_ENTRY_AT_LOCATION 5 /* u8: LOCATION_SEGMENT or LOCATION_STORE */
+#define WR_QUEUE_SEGMENT_ENTRY_AT_LOCATION 5 /* u8: LOCATION_SEGMENT, LOCATION_STORE or LOCATION_LARGE */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_DELIVERY_COUNT 6 /* u16: deliveries before it was written here */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_ID 8 /* bytes[16]: message id */
 #define WR_QUEUE_SEGMENT_ENTRY_AT_EXPIRES 24 /* u64: milliseconds since 1970, 0: never (the message's own end or the queue's, the earlier one) */
@@ -174,5 +176,16 @@
 #define WR_TERM_AT_DELIVERY_COUNT 8 /* u32: deliveries of each */
 #define WR_TERM_AT_REDELIVERED_N 12 /* u32: neighbours, from this one on, that are marked redelivered; 0: this one, not marked. Sequences without a message do not matter in a run */
 #define WR_TERM_SIZE 16
+
+/* Head of `large/<id>`, a message in a file of its own; metadata and payload follow, and nothing behind them. */
+#define WR_LARGE_HEADER_AT_MAGIC 0 /* bytes[8]: `WRNLARG1` */
+#define WR_LARGE_HEADER_AT_VERSION 8 /* u32: LARGE_VERSION */
+#define WR_LARGE_HEADER_AT_CRC 12 /* u32: CRC32C of bytes 16 … 63 and of the metadata */
+#define WR_LARGE_HEADER_AT_NODE_ID 16 /* u64: data directory this file belongs to */
+#define WR_LARGE_HEADER_AT_ID 24 /* bytes[16]: message id, as in the file's name: two hexadecimal digits for each byte */
+#define WR_LARGE_HEADER_AT_BODY_LENGTH 40 /* u32: bytes of metadata + payload */
+#define WR_LARGE_HEADER_AT_META_LENGTH 44 /* u16: bytes of metadata */
+#define WR_LARGE_HEADER_AT_BODY_CRC 48 /* u32: CRC32C of the payload */
+#define WR_LARGE_HEADER_SIZE 64
 
 #endif

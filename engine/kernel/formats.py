@@ -88,6 +88,10 @@ SINK_VERSION = 1
 PART_MAGIC = b"WRNTXN01"
 PART_HEADER_BYTES = 16
 
+#: `large/<id>` of a queue worker: a message that is too large for shared memory
+LARGE_MAGIC = b"WRNLARG1"
+LARGE_VERSION = 1
+
 #: sealed files: the terms of all queues of a worker, and of a queue that was moved
 TERMS_MAGIC = b"WRNTERM1"
 QUEUE_TERMS_MAGIC = b"WRNQTRM1"
@@ -98,6 +102,7 @@ FRAME_TRANSIENT = 2  # the message does not survive a restart
 FRAME_LAST = 4  # PADDING: nothing follows in this file
 FRAME_TIMED = 8  # PUBLISH: times follow the routes (and the body's length)
 FRAME_KEYED = 16  # PUBLISH: a key for deduplication follows the times; only together with FRAME_TIMED
+FRAME_LARGE = 32  # PUBLISH with FRAME_STORED: the body is not in the message store, but in `large/<id>` of the worker
 FRAME_PRIORITY_SHIFT = 8  # PUBLISH: bits 8 to 15 are the message's priority
 FRAME_PRIORITY_MASK = 255
 
@@ -123,9 +128,11 @@ CONSTANTS: dict[str, int] = {
     "FRAME_LAST": FRAME_LAST,
     "FRAME_TIMED": FRAME_TIMED,
     "FRAME_KEYED": FRAME_KEYED,
+    "FRAME_LARGE": FRAME_LARGE,
     "FRAME_PRIORITY_SHIFT": FRAME_PRIORITY_SHIFT,
     "FRAME_PRIORITY_MASK": FRAME_PRIORITY_MASK,
     "LIST_VERSION": LIST_VERSION,
+    "LARGE_VERSION": LARGE_VERSION,
 }
 
 # fmt: off
@@ -225,7 +232,7 @@ QUEUE_SEGMENT_ENTRY = Struct(
     (
         Field("crc", 0, "u32", "CRC32C of salt:8 (of the file's header), queue:4, sequence:8 and bytes 4 … 63: a torn, moved or foreign entry is none"),
         Field("state", 4, "u8", "1: live"),
-        Field("location", 5, "u8", "LOCATION_SEGMENT or LOCATION_STORE"),
+        Field("location", 5, "u8", "LOCATION_SEGMENT, LOCATION_STORE or LOCATION_LARGE"),
         Field("delivery_count", 6, "u16", "deliveries before it was written here"),
         Field("id", 8, "bytes", "message id", 16),
         Field("expires", 24, "u64", "milliseconds since 1970, 0: never (the message's own end or the queue's, the earlier one)"),
@@ -362,6 +369,23 @@ TERM = Struct(
     ),
 )
 
+LARGE_HEADER = Struct(
+    "large_header",
+    64,
+    "Head of `large/<id>`, a message in a file of its own; metadata and payload follow, and nothing behind them.",
+    (
+        Field("magic", 0, "bytes", "`WRNLARG1`", 8),
+        Field("version", 8, "u32", "LARGE_VERSION"),
+        Field("crc", 12, "u32", "CRC32C of bytes 16 … 63 and of the metadata"),
+        Field("node_id", 16, "u64", "data directory this file belongs to"),
+        Field("id", 24, "bytes", "message id, as in the file's name: two hexadecimal digits for each byte", 16),
+        Field("body_length", 40, "u32", "bytes of metadata + payload"),
+        Field("meta_length", 44, "u16", "bytes of metadata"),
+        Field("body_crc", 48, "u32", "CRC32C of the payload"),
+    ),
+    ">",
+)
+
 # fmt: on
 STRUCTS = (
     FILE_HEADER,
@@ -379,6 +403,7 @@ STRUCTS = (
     FILES_RECORD,
     SEAL,
     TERM,
+    LARGE_HEADER,
 )
 
 #: prefix of a padding frame's id

@@ -39,7 +39,7 @@ def sure(settings: Settings) -> Sure:
     embedded = settings.embed_bytes_max + _ROUTES_BYTES
     begun = settings.file_bytes // PROTOCOL["JOURNAL_KEYS_PART"] + _NUMBERS_BYTES
     moved = settings.file_bytes // PROTOCOL["JOURNAL_MOVE_PART"]
-    most = (max(settings.message_bytes_max, _IDS_BYTES), begun + max(embedded, moved), embedded)
+    most = (max(settings.shared_bytes_max, _IDS_BYTES), begun + max(embedded, moved), embedded)
     return Sure(*(min(settings.file_bytes, whole_pages(bytes_ + FILE_HEADER_BYTES + _FRAME_BYTES)) for bytes_ in most))
 
 

@@ -98,3 +98,8 @@ class WorkerFolder:
     @property
     def segments(self) -> Path:
         return self.path / "segments"
+
+    @property
+    def large(self) -> Path:
+        """Messages in files of their own (engine/kernel/large.h)."""
+        return self.path / "large"

@@ -38,6 +38,7 @@
 #define WR_FLAG_ROUTES 32
 #define WR_FLAG_DEDUPLICATE 64
 #define WR_FLAG_UNSEEN 128
+#define WR_FLAG_LARGE 16
 #define WR_FLAG_LATER 4
 #define WR_FLAG_HALF 8
 #define WR_RESULT_NONE 0
@@ -55,6 +56,8 @@
 #define WR_LOCATION_SEGMENT 3
 #define WR_LOCATION_STORE 4
 #define WR_LOCATION_STORE_TRANSIENT 5
+#define WR_LOCATION_LARGE 6
+#define WR_LOCATION_LARGE_TRANSIENT 7
 #define WR_DELIVERY_REDELIVERED 1
 #define WR_DELIVERY_REASON_SHIFT 1
 #define WR_DELIVERY_REASON_MASK 7
@@ -70,6 +73,7 @@
 #define WR_PRIORITY_SHIFT 56
 #define WR_PRIORITY_MAX 255
 #define WR_KEY_BYTES 16
+#define WR_MESSAGE_BYTES_MOST 0x8010000
 #define WR_DIRECTORY_WAYS 32
 #define WR_APPEND_COUNT_MAX 4096
 #define WR_TOPIC_ROWS_MAX 0x10000
@@ -83,7 +87,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x08ee572a9c5b0b28ull
+#define WR_LAYOUT_HASH 0x2fd666851790ee7dull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
+from warren.engine.config import MESSAGE_BYTES_MOST
 from warren.ipc import layout
 from warren.ipc.declare import Field, Struct
 
@@ -60,6 +61,9 @@ PROTOCOL: dict[str, int] = {
     "FLAG_DEDUPLICATE": 64,
     # of a NACK with FLAG_REQUEUE: nobody was handed it, so its delivery does not count; without: its bytes are damaged
     "FLAG_UNSEEN": 128,
+    # of a PUBLISH: behind routes and key the blob has the length of metadata + payload as a native u32, and nothing else:
+    # they lie in `large/<id>` of the worker, where the client has made them durable (engine/kernel/large.h)
+    "FLAG_LARGE": 16,
     # of an APPEND: its messages come later; their properties say when (engine/topics/later.h)
     "FLAG_LATER": 4,
     # of an APPEND: its message is a half one, which is committed or rolled back afterwards (engine/topics/halves.h)
@@ -82,6 +86,8 @@ PROTOCOL: dict[str, int] = {
     "LOCATION_SEGMENT": 3,
     "LOCATION_STORE": 4,
     "LOCATION_STORE_TRANSIENT": 5,
+    "LOCATION_LARGE": 6,  # in a file of its own, `large/<id>` of the worker
+    "LOCATION_LARGE_TRANSIENT": 7,
     # flags of a delivery
     "DELIVERY_REDELIVERED": 1,
     "DELIVERY_REASON_SHIFT": 1,  # bits 1 to 3: REASON_…, why a message lies in a queue of dead letters
@@ -99,6 +105,7 @@ PROTOCOL: dict[str, int] = {
     "PRIORITY_SHIFT": 56,
     "PRIORITY_MAX": 255,
     "KEY_BYTES": 16,  # of FLAG_DEDUPLICATE
+    "MESSAGE_BYTES_MOST": MESSAGE_BYTES_MOST,  # that message_bytes_max can be
     "DIRECTORY_WAYS": 32,
     # APPEND: `queue` is the topic's id, `row` the queue's number, `tag` the time when it was born (ms since 1970), the blob
     # properties and body. APPEND_MANY: `count` parts (append_part), then properties and body of each. Before RESULT_OK the

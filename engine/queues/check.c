@@ -1,5 +1,6 @@
 /* The invariants of a queue. Declared in queues/check.h. */
 #include "queues/check.h"
+#include "queues/owed.h"
 #include "queues/levels.h"
 #include "queues/statistics.h"
 #include <assert.h>
@@ -62,7 +63,7 @@ void wr_queue_check(const wr_queue_engine *e, const wr_queue *q) {
                 rows[entry->state == WR_ENTRY_READY ? 1 : 2]++;
                 in_segment += entry->flags & WR_ENTRY_PERSISTENT && entry->index_file == WR_IN_SEGMENT;
                 transient += !(entry->flags & WR_ENTRY_PERSISTENT);
-                stored += entry->location == WR_LOCATION_STORE;
+                stored += wr_body_apart(entry->location);
                 bytes += entry->body_length;
                 /* no READY row lies below ready_from */
                 assert(entry->state != WR_ENTRY_READY || number * WR_CHUNK_ROWS + r >= q->ready_from);

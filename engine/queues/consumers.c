@@ -107,12 +107,13 @@ static void unhold(wr_consumer *c, uint32_t slot) {
     l->release[l->release_n++] = slot;
 }
 
-/* UNACKED → READY, redelivered if it may have been seen. A message whose body the store has lost cannot come back. */
+/* UNACKED → READY, redelivered if it may have been seen. A message whose body is lost cannot come back. */
 static void give_back(wr_queue_engine *e, wr_queue *q, uint64_t sequence, wr_entry *entry, bool seen) {
-    if (entry->location == WR_LOCATION_STORE || entry->location == WR_LOCATION_STORE_TRANSIENT) {
+    const wr_map *bodies = wr_bodies_held(e, entry->location);
+    if (bodies) {
         uint64_t a, b;
         wr_owed_key(entry->id, &a, &b);
-        if (!wr_map_find(&e->stores[entry->location == WR_LOCATION_STORE ? 0 : 1].refs, a, b)) {
+        if (!wr_map_find(bodies, a, b)) {
             e->lost_n++;
             q->lost_n++;
             wr_queue_remove_entry(e, q, sequence, entry, true, true);

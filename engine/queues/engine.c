@@ -91,6 +91,8 @@ void wr_queue_free(wr_queue_engine *e) {
         free(e->stores[s].removes);
         free(e->stores[s].ids);
     }
+    wr_map_free(&e->large);
+    free(e->large_gone);
     wr_map_free(&e->queues);
     wr_map_free(&e->consumers);
     wr_map_free(&e->data_files);

@@ -1,5 +1,6 @@
 /* Entries of a queue. Declared in queues/entries.h; invariants: queues/queue.h. */
 #include "queues/entries.h"
+#include "queues/large.h"
 #include "queues/levels.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
@@ -26,7 +27,7 @@ void wr_queue_insert(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
         if (sequence % WR_CHUNK_ROWS == 0 && sequence) wr_queue_chunk_release(e, q, sequence / WR_CHUNK_ROWS - 1);
     }
     wr_queue_recent(q, entry, true);
-    if (entry->location == WR_LOCATION_STORE) chunk->stored_n++;
+    if (wr_body_apart(entry->location)) chunk->stored_n++;
     if (entry->flags & WR_ENTRY_PERSISTENT) {
         if (entry->index_file != WR_IN_SEGMENT) {
             uint32_t *live = wr_files_live(&e->files, entry->index_file);
@@ -59,7 +60,7 @@ void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, w
     e->entries_n--;
     e->bytes -= entry->body_length;
     wr_queue_recent(q, entry, false);
-    if (entry->location == WR_LOCATION_STORE) chunk->stored_n--;
+    if (wr_body_apart(entry->location)) chunk->stored_n--;
     if (entry->flags & WR_ENTRY_PERSISTENT) {
         if (entry->index_file != WR_IN_SEGMENT) {
             uint32_t *live = wr_files_live(&e->files, entry->index_file);
@@ -83,6 +84,8 @@ void wr_queue_remove_entry(wr_queue_engine *e, wr_queue *q, uint64_t sequence, w
     }
     if (!keep_reference && (entry->location == WR_LOCATION_STORE || entry->location == WR_LOCATION_STORE_TRANSIENT))
         wr_queue_store_release(e, entry->location == WR_LOCATION_STORE ? 0 : 1, entry->id);
+    else if (!keep_reference && wr_is_large(entry->location))
+        wr_queue_large_release(e, entry->id);
     entry->state = WR_ENTRY_GONE;
     chunk->live_n--;
     if (!chunk->live_n) wr_queue_chunk_release(e, q, sequence / WR_CHUNK_ROWS);

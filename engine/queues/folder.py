@@ -6,6 +6,7 @@
     queues/worker-<i>/segments/<n>.dat   <n>.jnl itself (a second link), or the few frames of it that were still alive
     queues/worker-<i>/segments/<queue>/<m>.idx   header page, then 16384 entries of 64 bytes, by sequence mod 16384
     queues/worker-<i>/segments/<queue>/terms   what a queue that was moved here brought along (engine/queues/moving.py)
+    queues/worker-<i>/large/<id>         a message in a file of its own, made by its publisher (engine/kernel/large.h)
     queues/worker-<i>/subscriptions.json   whose claims a subscription holds, also after its deletion
     queues/worker-<i>/files              which of these files there are: the register (engine/kernel/file_register.py)
     queues/worker-<i>/terms              clean mark: who was delivered how often; removed before work starts
@@ -14,6 +15,7 @@ Invariants
   An .idx entry that validates names a frame in a .dat that was synced before it.
   A journal file goes only after the entries that it alone knows are in segments, synced, and after all older ones.
   An .idx entry is zeroed only for a message that is gone; the journal file with its ACK goes only after that is synced.
+  A large message's file is durable before the PUBLISH frame that names it is made, and goes when its ACK is synced.
   `terms` counts only if it names the very end of the journal.
 In the register
     journal/<n>.jnl          listed before its first byte is offered for appending
@@ -102,7 +104,7 @@ class Folder(WorkerFolder):
     def make(self) -> None:
         """Make the directories and empty the transient one. Raises PermissionRefused, DiskFull, StoreError."""
         try:
-            for path in (self.journal, self.transient, self.segments):
+            for path in (self.journal, self.transient, self.segments, self.large):
                 atomic_file.make_directories(path)
             for entry in os.scandir(self.transient):
                 os.unlink(entry.path)

@@ -73,6 +73,9 @@ class Losses:
         folder, parts = self._options.folder, []
         for queue, sequence, location, file, offset, size in found:
             where = f"message {sequence} of queue {queue}"
+            if location in (PROTOCOL["LOCATION_LARGE"], PROTOCOL["LOCATION_LARGE_TRANSIENT"]):
+                self._options.say(f"{where} dropped: its file in {folder.large} is damaged; it was removed", ERROR)
+                continue
             if location >= PROTOCOL["LOCATION_STORE"]:
                 self._options.say(
                     f"{where} dropped: its body in the store is damaged; `warren check` names the place", ERROR

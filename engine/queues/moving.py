@@ -10,6 +10,8 @@ moves to and fro. Sequences stay what they are.
     new worker's segments/<id>/<m>.idx   entries, as a flush writes them
     new worker's segments/<id>/terms     next sequence, redelivered marks, keys for deduplication
 
+A message in a file of its own gets a second link in the new worker's folder; the old one goes with its queue.
+
 Bodies in the store stay where they are. The new worker claims them with its first resync, the old one lets go of them
 with its own, whichever comes first: the store releases nothing before all workers have said what they hold.
 
@@ -47,8 +49,16 @@ from warren.engine.kernel.formats import (
 )
 from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.queues import recovery
-from warren.engine.queues.flush import LOCATION_JOURNAL, LOCATION_SEGMENT, LOCATION_STORE, ROW, write_entries
+from warren.engine.queues.flush import (
+    LOCATION_JOURNAL,
+    LOCATION_LARGE,
+    LOCATION_SEGMENT,
+    LOCATION_STORE,
+    ROW,
+    write_entries,
+)
 from warren.engine.queues.folder import Folder, Reached, nowhere, read_subscriptions
+from warren.engine.queues.large_files import link
 from warren.engine.queues.policy import give_policy
 from warren.engine.queues.terms import QueueTerms, write_queue_terms
 from warren.ipc import access
@@ -245,6 +255,9 @@ class _Target:
             there = where == location
             for file in np.unique(files[there]).tolist():
                 self._copy(table, there & (files == file), location, file)
+        for id in np.unique(table["id"][where == LOCATION_LARGE]).tolist():
+            link(self.source.folder, self.folder, id.ljust(16, b"\0"))
+        segment.sync_directory(self.folder.large)
         table["queue"] = queue
         write_entries(self.folder, self.node_id, self.server, table.view(np.uint8).data, {}, set(), self.list)
         self.reached("entries")

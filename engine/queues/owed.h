@@ -8,6 +8,7 @@
  */
 #ifndef WR_QUEUES_OWED_H
 #define WR_QUEUES_OWED_H
+#include "kernel/large.h"
 #include "queues/queue.h"
 
 void wr_files_add(wr_files *f, uint32_t file);
@@ -56,6 +57,17 @@ static inline void wr_owed_key(const uint8_t id[16], uint64_t *a, uint64_t *b) {
     memcpy(a, id, 8);
     memcpy(b, id + 8, 8);
 }
+
+/* Which messages with bodies at such a place are held: message id → entries; NULL: they lie in files of the worker's log. */
+static inline wr_map *wr_bodies_held(wr_queue_engine *e, uint8_t location) {
+    return location == WR_LOCATION_STORE             ? &e->stores[0].refs
+           : location == WR_LOCATION_STORE_TRANSIENT ? &e->stores[1].refs
+           : wr_is_large(location)                   ? &e->large
+                                                     : NULL;
+}
+
+/* Does a durable message at such a place have its body neither in the journal nor in a segment? */
+static inline bool wr_body_apart(uint8_t location) { return location == WR_LOCATION_STORE || location == WR_LOCATION_LARGE; }
 
 /* One entry more, at a start. Returns 0, ENOMEM. */
 int wr_queue_store_hold(wr_queue_engine *e, uint32_t store, const uint8_t id[16]);

@@ -6,6 +6,7 @@
 #include "queues/horizons.h"
 #include "queues/journal.h"
 #include "queues/keys.h"
+#include "queues/large.h"
 #include "queues/links.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
@@ -17,7 +18,7 @@
 
 /* A PUBLISH, read once, because the client may change its memory; what it says beside its body, and where it goes. */
 typedef struct {
-    const uint8_t *blob; /* metadata and body, in the arena */
+    const uint8_t *blob; /* metadata and body, in the arena; NULL: in a file of their own */
     uint32_t length;
     uint64_t published, expires, due; /* milliseconds of CLOCK_REALTIME; `published` only if something needs it */
     uint8_t priority;
@@ -32,7 +33,7 @@ typedef struct {
 static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command *c, uint64_t sequence,
                                const message *m, const wr_routes *to, bool transient) {
     uint32_t length = m->length;
-    bool stored = length >= e->o.super->embed_bytes_max;
+    bool large = !m->blob, stored = large || length >= e->o.super->embed_bytes_max;
     bool timed = m->published;
     uint8_t prefix[WR_ROUTES_MAX * WR_ROUTE_SIZE + 4 + WR_TIMES_SIZE + WR_KEY_BYTES];
     uint64_t prefix_length = (uint64_t)to->n * WR_ROUTE_SIZE;
@@ -60,7 +61,9 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
     if (!at) return WR_WAIT; /* the caller has looked at the log's health */
     uint64_t store_sequence = 0;
     uint32_t store = transient ? 1 : 0;
-    if (stored) {
+    if (large) {
+        if (wr_queue_large_reserve(e)) return WR_WAIT;
+    } else if (stored) {
         uint64_t owner = wr_owner_tag(l->slot, l->generation);
         uint64_t position = c->body + (uint64_t)(c->length - length);
         if (wr_queue_store_write(e, store, c->id, position, length, c->meta_length, owner,
@@ -69,7 +72,7 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
     }
     const wr_log_state *state = wr_log_look(transient ? e->transient_log : e->log);
     wr_frame_head head = {.kind = WR_KIND_PUBLISH,
-                          .flags = (uint16_t)((stored ? WR_FRAME_STORED : 0) | (transient ? WR_FRAME_TRANSIENT : 0) |
+                          .flags = (uint16_t)((stored ? WR_FRAME_STORED : 0) | (large ? WR_FRAME_LARGE : 0) | (transient ? WR_FRAME_TRANSIENT : 0) |
                                               (timed ? WR_FRAME_TIMED : 0) | (m->keyed ? WR_FRAME_KEYED : 0) |
                                               m->priority << WR_FRAME_PRIORITY_SHIFT),
                           .client_epoch = l->client_epoch,
@@ -92,8 +95,9 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
                       .index_file = (uint32_t)state->file,
                       .flags = transient ? 0 : WR_ENTRY_PERSISTENT,
                       .priority = m->priority};
-    entry.location = transient ? (stored ? WR_LOCATION_STORE_TRANSIENT : WR_LOCATION_JOURNAL_TRANSIENT)
-                               : (stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL);
+    entry.location = large       ? (transient ? WR_LOCATION_LARGE_TRANSIENT : WR_LOCATION_LARGE)
+                     : transient ? (stored ? WR_LOCATION_STORE_TRANSIENT : WR_LOCATION_JOURNAL_TRANSIENT)
+                                 : (stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL);
     memcpy(entry.id, c->id, 16);
     for (uint32_t i = 0; i < to->n; i++) {
         wr_queue *q = to->queues[i];
@@ -104,7 +108,9 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
         if (m->keyed) wr_policy_seen(q, m->key, m->published, m->published);
         if (q->consumers_n) wr_queue_wake(e, q);
     }
-    if (stored) {
+    if (large) {
+        wr_queue_large_hold(e, c->id, to->n); /* room was reserved */
+    } else if (stored) {
         uint64_t a, b;
         wr_owed_key(c->id, &a, &b);
         *wr_map_put(&e->stores[store].refs, a, b) += to->n; /* room was reserved by wr_queue_store_write */
@@ -124,7 +130,7 @@ static bool turned_away(const wr_command *c) {
  * keeps it. */
 static wr_outcome publish_again(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record,
                                 uint64_t sequence, uint32_t length) {
-    if (length >= e->o.super->embed_bytes_max) {
+    if (!(c->flags & WR_FLAG_LARGE) && length >= e->o.super->embed_bytes_max) {
         uint64_t a, b, store_sequence;
         wr_owed_key(c->id, &a, &b);
         if (wr_map_find(&e->stores[0].refs, a, b)) {
@@ -171,7 +177,13 @@ static bool decode(const wr_queue_engine *e, const wr_qlink *l, const wr_command
         if ((m->expires | m->due) >> WR_TIME_BITS) return false;
     }
     if (m->keyed || m->expires || m->due) m->published = wr_wall_ms();
-    return c->meta_length <= m->length && m->length <= e->o.super->message_bytes_max;
+    if (c->flags & WR_FLAG_LARGE) {
+        if (m->length != 4) return false;
+        memcpy(&m->length, m->blob, 4);
+        m->blob = NULL;
+        return c->meta_length <= m->length && m->length <= e->o.super->message_bytes_max;
+    }
+    return c->meta_length <= m->length && m->length <= e->o.super->shared_bytes_max;
 }
 
 static bool has(const wr_routes *to, const wr_queue *q) {
@@ -263,6 +275,7 @@ wr_outcome wr_command_publish(wr_queue_engine *e, wr_qlink *l, const wr_command 
         l->dirty = e->want_commit = true; /* the first one may have come by another link, and not be there yet */
         e->want_sync |= c->flags & WR_FLAG_SYNCED;
     }
+    if (!m.blob && !to->durable.n && !to->transient.n) wr_queue_large_unwanted(e, c->id);
     if (!to->durable.n) wr_link_wants(e, l, c->flags);
     if (to->refused.n || (half_done && turned_away(c))) return wr_command_answer(record, WR_RESULT_REFUSED);
     bool stored = to->durable.n || to->transient.n;

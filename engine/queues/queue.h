@@ -129,7 +129,7 @@ typedef struct wr_chunk {
     uint32_t ready_n;
     uint32_t segment_n; /* live rows with their index record in a segment */
     uint32_t transient_n; /* live rows that are not persistent */
-    uint32_t stored_n;  /* live rows with their body in the persistent store */
+    uint32_t stored_n;  /* live rows with their body in the persistent store, or in a file of its own */
     uint32_t file_low, file_high; /* index files of its rows lie in between (WR_IN_SEGMENT apart) */
     bool counted; /* the page has delivery_counts */
     wr_page *page;  /* NULL: resident */
@@ -345,6 +345,12 @@ typedef struct {
     wr_map missing;
 } wr_qstore;
 
+/* A message in a file of its own, with no entry any more: the file may go when this batch is synced. */
+typedef struct {
+    uint8_t id[16];
+    uint64_t token;
+} wr_large_gone;
+
 typedef struct {
     wr_superblock *super;
     uint32_t server;
@@ -461,6 +467,10 @@ typedef struct wr_queue_engine {
     bool ending; /* each link has its limit (queues/closing.h) */
     uint64_t barred; /* the superblock's word (queues/barred.h); `barred_told`: its queue is here, and it was said what is in it */
     bool barred_told;
+    /* messages in files of their own (queues/large.h) */
+    wr_map large; /* message id → entries of this worker */
+    wr_large_gone *large_gone;
+    uint64_t large_gone_n, large_gone_size;
     /* stores */
     wr_port port;
     bool has_port;

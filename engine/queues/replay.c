@@ -3,6 +3,7 @@
 #include "queues/delay.h"
 #include "queues/entries.h"
 #include "queues/keys.h"
+#include "queues/large.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -25,7 +26,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
                           uint64_t offset) {
     uint64_t room = total - WR_FRAME_HEAD_BYTES - 1;
     uint64_t blob = (uint64_t)head->extra * WR_ROUTE_SIZE;
-    bool stored = head->flags & WR_FRAME_STORED;
+    bool stored = head->flags & WR_FRAME_STORED, large = stored && head->flags & WR_FRAME_LARGE;
     bool timed = head->flags & WR_FRAME_TIMED, keyed = head->flags & WR_FRAME_KEYED;
     uint64_t extras = (timed ? WR_TIMES_SIZE : 0) + (keyed ? WR_KEY_BYTES : 0);
     uint8_t priority = (uint8_t)(head->flags >> WR_FRAME_PRIORITY_SHIFT & WR_FRAME_PRIORITY_MASK);
@@ -45,7 +46,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
                       .blob_offset = (uint16_t)(WR_FRAME_HEAD_BYTES + blob + (stored ? 4 : 0) + extras),
                       .meta_length = head->meta_length,
                       .index_file = file,
-                      .location = stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL,
+                      .location = large ? WR_LOCATION_LARGE : stored ? WR_LOCATION_STORE : WR_LOCATION_JOURNAL,
                       .flags = WR_ENTRY_PERSISTENT,
                       .priority = priority};
     memcpy(entry.id, head->id, 16);
@@ -62,7 +63,7 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
         entry.expires = wr_policy_expires(q, published, expires, due);
         wr_queue_insert(e, q, sequence, &entry);
         if (due > now) wr_policy_delay(e, q, sequence, due);
-        if (stored && wr_queue_store_hold(e, 0, entry.id)) return ENOMEM;
+        if (large ? wr_queue_large_hold(e, entry.id, 1) : stored && wr_queue_store_hold(e, 0, entry.id)) return ENOMEM;
     }
     return 0;
 }

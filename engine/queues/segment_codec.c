@@ -1,4 +1,5 @@
 /* Rows to entries of a segment, and back. Declared in queues/segment_codec.h. */
+#include "queues/owed.h"
 #include "queues/segment_codec.h"
 
 #define AT(field) WR_QUEUE_SEGMENT_ENTRY_AT_##field
@@ -54,7 +55,7 @@ bool wr_segment_decode(const uint8_t at[WR_QUEUE_SEGMENT_ENTRY_SIZE], uint32_t s
     uint8_t location = at[AT(LOCATION)];
     uint64_t expires = wr_get64(at + AT(EXPIRES));
     if (wr_crc32c(seed_of(seed, sequence), at + 4, WR_QUEUE_SEGMENT_ENTRY_SIZE - 4) != wr_get32(at + AT(CRC)) ||
-        at[AT(STATE)] != 1 || (location != WR_LOCATION_SEGMENT && location != WR_LOCATION_STORE) || expires >> WR_TIME_BITS ||
+        at[AT(STATE)] != 1 || (location != WR_LOCATION_SEGMENT && !wr_body_apart(location)) || expires >> WR_TIME_BITS ||
         at[AT(REASON)] > WR_REASON_DELIVERY_LIMIT ||
         wr_get64(at + AT(DUE)) >> WR_TIME_BITS)
         return false;

@@ -1,6 +1,7 @@
 /* Entries between memory and segments. Declared in queues/segments.h. */
 #include "queues/delay.h"
 #include "queues/entries.h"
+#include "queues/large.h"
 #include "queues/owed.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -121,6 +122,7 @@ int wr_segment_load(wr_queue_engine *e, wr_queue *q, uint32_t segment, const uin
         wr_queue_insert(e, q, sequence, &entry);
         if (due && due > wr_wall_ms()) wr_policy_delay(e, q, sequence, due);
         if (entry.location == WR_LOCATION_STORE && wr_queue_store_hold(e, 0, entry.id)) return ENOMEM;
+        if (entry.location == WR_LOCATION_LARGE && wr_queue_large_hold(e, entry.id, 1)) return ENOMEM;
         ++*live;
     }
     wr_pages_trim(e, 0);

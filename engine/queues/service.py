@@ -7,6 +7,7 @@ part that knows it. Two helpers do slow things with the disk (engine/queues/help
     clients.py      the clients' regions
     next_files.py   the journals' next files
     emptying.py     journal files go to segments, and are removed
+    large_files.py  messages in files of their own
     losses.py       what was lost is counted and said
     control.py      control requests
 
@@ -31,6 +32,7 @@ from warren.engine.queues.clients import Clients
 from warren.engine.queues.declared import DeclaredQueues
 from warren.engine.queues.emptying import Emptying
 from warren.engine.queues.helpers import IndexKeeper
+from warren.engine.queues.large_files import LargeFiles
 from warren.engine.queues.losses import Losses
 from warren.engine.queues.next_files import NextFiles
 from warren.engine.queues.options import Options
@@ -62,6 +64,7 @@ class QueueService:
         self._index = IndexKeeper(engine.kick)
         self._files = NextFiles(engine, options, self.server, self._list)
         self._emptying = Emptying(engine, options, self.server, self._list, self._index)
+        self._large = LargeFiles(engine, options, self._index)
         self._losses = Losses(engine, options, self.server, self._index)
         self._clients = Clients(engine, options, self.server)
         self.queues = DeclaredQueues(engine, options, self._list, self._index.ask)
@@ -84,6 +87,7 @@ class QueueService:
         self.queues.recovered(self.recovered)
         for line in [*self.recovered.damaged, *self.recovered.strangers]:
             o.say(f"damaged: {line}", ERROR)
+        self._large.compare(self.recovered)
         if self.recovered.unknown:
             o.superblock.server_add(self.server, "lost_unknown_n", self.recovered.unknown)
         self._files.begin(self.recovered.next_file, o.next_transient)
@@ -132,6 +136,7 @@ class QueueService:
                 self.engine.pending(_core.QUEUE_EVENT_FINISHED, False)
             if events & _core.QUEUE_EVENT_FINISHED:
                 self._clients.let_go()
+                self._large.look_soon()
         if events & _core.QUEUE_EVENT_CONTROL:
             control.serve(self.queues, self.options.reply_bytes)
         if events & _core.QUEUE_EVENT_FILES_MANY:
@@ -178,6 +183,7 @@ class QueueService:
                 helper.join(timeout_s)
         self._take_results()
         clean = clean and engine.sync(int(timeout_s * 1e9)) and not engine.counters()["failed"]
+        self._large.end()
         if self._ends_for_good() and not engine.counters()["failed"]:
             engine.close_links()
         if clean:
@@ -221,6 +227,7 @@ class QueueService:
             thread.join()
         self._files.close()
         self._threads.clear()
+        self._large.close()
         self.engine.close()
         self._clients.close()
 
@@ -231,6 +238,7 @@ class QueueService:
         now = time.monotonic()
         self._files.on_timer(now)
         self._emptying.on_timer(now)
+        self._large.on_timer(now)
         self._clients.on_timer()
         self.queues.on_timer(now)
         counters = self.engine.counters()

@@ -93,11 +93,9 @@ static bool snapshot(wr_qstore *s) {
     return true;
 }
 
-/* Entries whose body the store does not have are dropped and counted; held ones go when they come back. */
-static void drop_missing(wr_queue_engine *e, uint32_t store) {
-    wr_qstore *s = &e->stores[store];
-    if (!s->missing.n) return;
-    uint8_t location = store ? WR_LOCATION_STORE_TRANSIENT : WR_LOCATION_STORE;
+uint64_t wr_queue_drop_bodies(wr_queue_engine *e, uint8_t location, const wr_map *missing, wr_map *held) {
+    uint64_t lost = 0;
+    if (!missing->n) return 0;
     for (uint64_t i = 0; i < e->queues.size; i++) {
         if (!e->queues.rows[i].used) continue;
         wr_queue *q = (wr_queue *)(uintptr_t)e->queues.rows[i].value;
@@ -105,22 +103,29 @@ static void drop_missing(wr_queue_engine *e, uint32_t store) {
         for (uint64_t number = q->chunk_base; number < end; number++) {
             const wr_chunk *chunk = wr_queue_chunk_peek(q, number);
             /* do not bring back what holds none of them */
-            if (!chunk || !(store ? chunk->transient_n : chunk->stored_n)) continue;
+            if (!chunk || !(wr_body_apart(location) ? chunk->stored_n : chunk->transient_n)) continue;
             for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++) {
                 uint64_t sequence = number * WR_CHUNK_ROWS + r, a, b;
                 wr_entry *entry = wr_queue_entry(q, sequence);
-                if (!entry || entry->state != WR_ENTRY_READY || entry->location != location) continue;
+                if (!entry || (entry->state != WR_ENTRY_READY && entry->state != WR_ENTRY_DELAYED) || entry->location != location) continue;
                 wr_owed_key(entry->id, &a, &b);
-                if (!wr_map_find(&s->missing, a, b)) continue;
+                if (!wr_map_find(missing, a, b)) continue;
                 wr_queue_remove_entry(e, q, sequence, entry, true, true);
                 e->lost_n++;
                 q->lost_n++;
+                lost++;
             }
             wr_pages_trim(e, 0);
         }
     }
-    for (uint64_t i = 0; i < s->missing.size; i++)
-        if (s->missing.rows[i].used) wr_map_remove(&s->refs, s->missing.rows[i].a, s->missing.rows[i].b);
+    for (uint64_t i = 0; i < missing->size; i++)
+        if (missing->rows[i].used) wr_map_remove(held, missing->rows[i].a, missing->rows[i].b);
+    return lost;
+}
+
+static void drop_missing(wr_queue_engine *e, uint32_t store) {
+    wr_qstore *s = &e->stores[store];
+    wr_queue_drop_bodies(e, store ? WR_LOCATION_STORE_TRANSIENT : WR_LOCATION_STORE, &s->missing, &s->refs);
     wr_map_free(&s->missing);
 }
 

@@ -51,7 +51,7 @@ static inline bool take(const wr_queue_engine *e, const wr_qlink *l, uint64_t se
         p->blob += c->queue * 4u;
         p->length -= c->queue * 4u;
     }
-    return c->meta_length <= p->length && p->length < e->o.super->embed_bytes_max && p->length <= e->o.super->message_bytes_max;
+    return c->meta_length <= p->length && p->length < e->o.super->embed_bytes_max && p->length <= e->o.super->shared_bytes_max;
 }
 
 static inline void ids_of(const plain *p, uint32_t ids[QUEUES_MAX], uint32_t *n) {

@@ -57,7 +57,7 @@ static bool copy_ends(wr_store_server *server, const wr_command *c, const uint8_
         falls |= ends[i + 1] < ends[i];
         largest = length > largest ? length : largest;
     }
-    return !falls && ends[count] == c->length - 8 * count && largest <= server->super->message_bytes_max;
+    return !falls && ends[count] == c->length - 8 * count && largest <= server->super->shared_bytes_max;
 }
 
 static inline void take_flying(_Atomic uint32_t *word, uint32_t *flying) {

@@ -32,7 +32,7 @@ static int write_message(wr_store *store, uint32_t slot, uint64_t sequence, wr_c
     wr_store_link *link = &store->links[slot];
     uint64_t hash = wr_id_hash(c->id);
     *reason = WR_EVICTED_BLOB;
-    if (c->length > server->super->message_bytes_max || c->meta_length > c->length) return WR_STORE_EVICTED;
+    if (c->length > server->super->shared_bytes_max || c->meta_length > c->length) return WR_STORE_EVICTED;
     uint32_t flying = atomic_load_explicit(&record->flying, memory_order_relaxed);
     if (flying == WR_FLYING_WRITTEN) {
         /* SYNC flying: one of this and the client's WRITTEN -> ELIMINATED wins (store/client.c) */

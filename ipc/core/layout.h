@@ -188,7 +188,8 @@ typedef struct {
     uint32_t gateway_restarts[16]; /* restarts of it counted by the supervisor */
     _Atomic uint32_t gateway_connections[16]; /* connections that it has: a node with some is in use (itself) */
     uint64_t gateway_start[16]; /* its start time */
-    uint8_t pad3_[192];
+    uint64_t shared_bytes_max; /* largest metadata + payload that goes through arenas, logs and stores; a larger message has a file of its own */
+    uint8_t pad3_[184];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
     uint8_t pad4_[1024];
 } wr_superblock;
@@ -256,6 +257,7 @@ _Static_assert(offsetof(wr_superblock, gateway_state) == 512, "wr_superblock.gat
 _Static_assert(offsetof(wr_superblock, gateway_restarts) == 576, "wr_superblock.gateway_restarts");
 _Static_assert(offsetof(wr_superblock, gateway_connections) == 640, "wr_superblock.gateway_connections");
 _Static_assert(offsetof(wr_superblock, gateway_start) == 704, "wr_superblock.gateway_start");
+_Static_assert(offsetof(wr_superblock, shared_bytes_max) == 832, "wr_superblock.shared_bytes_max");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
 
 /* One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */

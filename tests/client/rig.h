@@ -35,7 +35,7 @@ static void make_regions(node *n) {
     n->super->delivery_slots = SLOTS;
     n->super->reply_bytes = 4096;
     n->super->arena_bytes = ARENA;
-    n->super->message_bytes_max = 20000;
+    n->super->message_bytes_max = n->super->shared_bytes_max = 20000;
     n->super->images_n = 2;
     n->super->file_bytes = 262144;
     wr_geometry g = wr_geometry_of(n->super);

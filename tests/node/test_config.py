@@ -68,18 +68,26 @@ def test_an_unknown_profile_is_refused(profile: object) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"file_bytes": 1 << 20}, {"arena_bytes": 1 << 20}, {"profile": "small"}])
-def test_the_largest_message_follows_what_it_depends_on(changes: dict[str, object]) -> None:
+def test_what_goes_through_shared_memory_follows_what_it_depends_on(changes: dict[str, object]) -> None:
     settings = changed_settings(Settings(), changes).checked()
-    assert settings.message_bytes_max < Settings().message_bytes_max
-    with pytest.raises(UsageError, match="message_bytes_max must be at most"):
-        changed_settings(Settings(), {**changes, "message_bytes_max": 4 << 20}).checked()
+    assert 0 < settings.shared_bytes_max < Settings().shared_bytes_max < settings.message_bytes_max
+    few = changed_settings(Settings(), {**changes, "message_bytes_max": 1000}).checked()
+    assert few.shared_bytes_max == 1000
+
+
+def test_the_largest_message_has_bounds() -> None:
+    most = (128 << 20) + (64 << 10)
+    assert changed_settings(Settings(), {"message_bytes_max": most}).checked().message_bytes_max == most
+    for wrong in (0, most + 1):
+        with pytest.raises(UsageError, match=f"message_bytes_max must lie between 1 and {most}, not {wrong}"):
+            changed_settings(Settings(), {"message_bytes_max": wrong}).checked()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_topic_takes_the_largest_message_of_each_profile(profile: str) -> None:
+def test_a_topic_takes_the_largest_message_in_shared_memory_of_each_profile(profile: str) -> None:
     """Of a topic with the longest name, whatever part of it is told of it."""
     settings = changed_settings(Settings(), {"profile": profile}).checked()
-    record = _core.record_size(0, 255, 0, settings.message_bytes_max)
+    record = _core.record_size(0, 255, 0, settings.shared_bytes_max)
     assert record <= _core.topic_record_bytes_max(settings.topic_ring_bytes, settings.log_file_bytes)
 
 

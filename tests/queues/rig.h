@@ -76,7 +76,7 @@ static inline rig *rig_regions(const rig_shape *shape) {
     r->super->delivery_slots = s.delivery_slots;
     r->super->arena_bytes = s.arena_bytes;
     r->super->reply_bytes = 4096;
-    r->super->message_bytes_max = s.message_bytes_max;
+    r->super->message_bytes_max = r->super->shared_bytes_max = s.message_bytes_max;
     r->super->embed_bytes_max = s.embed_bytes_max;
     r->super->state = WR_NODE_RUNNING;
     wr_geometry g = wr_geometry_of(r->super);

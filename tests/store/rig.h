@@ -87,7 +87,7 @@ static void make_superblock(void) {
     super->delivery_slots = 2;
     super->arena_bytes = 256 * 1024;
     super->reply_bytes = 4096;
-    super->message_bytes_max = 32 * 1024;
+    super->message_bytes_max = super->shared_bytes_max = 32 * 1024;
     super->file_bytes = 64 * 4096;
     super->images_n = 2;
     super->directory_rows = 4096;

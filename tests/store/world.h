@@ -110,7 +110,7 @@ static inline void world_superblock(world *w, uint32_t workers) {
     s->delivery_slots = 2;
     s->arena_bytes = 64 * 1024;
     s->reply_bytes = 4096;
-    s->message_bytes_max = 16 * 1024;
+    s->message_bytes_max = s->shared_bytes_max = 16 * 1024;
     s->file_bytes = WORLD_FILE_BYTES;
     s->images_n = WORLD_IMAGES;
     s->directory_rows = 256;

@@ -39,6 +39,7 @@ class FakeNode:
     def __init__(self, **changes: int) -> None:
         self.geometry = GEOMETRY | changes
         g = self.geometry
+        g.setdefault("shared_bytes_max", g["message_bytes_max"])
         self.superblock = bytearray(layout.SUPERBLOCK_BYTES)
         for name, value in g.items():
             SUPERBLOCK.pack_into(self.superblock, name, value)

@@ -430,6 +430,7 @@ class Node:
             "delivery_slots": self.delivery_slots,
             "arena_bytes": 1 << 22,
             "message_bytes_max": 200_000,
+            "shared_bytes_max": 200_000,
             "embed_bytes_max": 4096,
             "reply_bytes": 65536,
             "directory_rows": 4096,

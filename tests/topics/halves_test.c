@@ -189,7 +189,7 @@ static void open_client(void) {
     super->delivery_slots = 2;
     super->reply_bytes = 4096;
     super->arena_bytes = 1 << 17;
-    super->message_bytes_max = 1 << 14;
+    super->message_bytes_max = super->shared_bytes_max = 1 << 14;
     const wr_geometry g = wr_geometry_of(super);
     const uint64_t bytes = wr_view_bytes(&g);
     CHECK((region = aligned_alloc(4096, wr_page_up(bytes))));

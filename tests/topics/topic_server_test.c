@@ -73,7 +73,7 @@ static void open_clients(void) {
     super->delivery_slots = 2;
     super->reply_bytes = 4096;
     super->arena_bytes = 1 << 16;
-    super->message_bytes_max = 1 << 14;
+    super->message_bytes_max = super->shared_bytes_max = 1 << 14;
     const wr_geometry g = wr_geometry_of(super);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         uint64_t bytes = wr_view_bytes(&g);

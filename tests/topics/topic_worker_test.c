@@ -37,7 +37,7 @@ static void open_client(void) {
     super->delivery_slots = 2;
     super->reply_bytes = 4096;
     super->arena_bytes = 1 << 20;
-    super->message_bytes_max = 1 << 14;
+    super->message_bytes_max = super->shared_bytes_max = 1 << 14;
     super->state = WR_NODE_RUNNING;
     const wr_geometry g = wr_geometry_of(super);
     region_bytes = wr_view_bytes(&g);

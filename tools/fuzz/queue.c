@@ -264,7 +264,7 @@ static void setup(const uint8_t *data, size_t size) {
     super->delivery_slots = SLOTS;
     super->arena_bytes = 16 * 1024;
     super->reply_bytes = 4096;
-    super->message_bytes_max = 8 * 1024;
+    super->message_bytes_max = super->shared_bytes_max = 8 * 1024;
     super->embed_bytes_max = EMBED;
     super->state = WR_NODE_RUNNING;
     wr_geometry g = wr_geometry_of(super);

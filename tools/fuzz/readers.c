@@ -213,7 +213,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     super->delivery_slots = 2;
     super->arena_bytes = 8192;
     super->reply_bytes = 4096;
-    super->message_bytes_max = 8192;
+    super->message_bytes_max = super->shared_bytes_max = 8192;
     wr_geometry g = wr_geometry_of(super);
     uint64_t bytes = wr_view_bytes(&g);
     if (!own) {

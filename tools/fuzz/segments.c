@@ -35,7 +35,7 @@ static wr_queue_engine *fresh(void) {
     super->ring_records = super->delivery_slots = 64;
     super->arena_bytes = 16 * 1024;
     super->reply_bytes = 4096;
-    super->message_bytes_max = 8 * 1024;
+    super->message_bytes_max = super->shared_bytes_max = 8 * 1024;
     super->embed_bytes_max = 512;
     super->state = WR_NODE_RUNNING;
     wr_geometry g = wr_geometry_of(super);

@@ -338,6 +338,16 @@ class Attachment:
                 if gone is not None:
                     close_region(gone)
 
+    def open_large(self, server: int) -> None:
+        """Give the core the folder of a worker's large messages. Raises OSError, AttachmentLost."""
+        folder = WorkerFolder.of(Path(), server - SERVER_WORKER_FIRST).large
+        descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        try:
+            self.core.set_large(server, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
     def open_store(self, server: int) -> None:
         """Open the regions of a store's present incarnation, if there are any, and give them to the core."""
         deadline = time.monotonic() + REGION_WAIT_S

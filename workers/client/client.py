@@ -341,6 +341,8 @@ class Client:
                     attachment.open_worker(server)
         elif code == _core.HOOK_CATALOG:
             self._reload(attachment)
+        elif code == _core.HOOK_LARGE:
+            attachment.open_large(server)
         elif code == _core.HOOK_HOT:
             self.look_after(server)
         else:
