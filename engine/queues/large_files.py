@@ -175,11 +175,14 @@ class LargeFiles:
             else:
                 self._looking = False
 
-        def locked(found: list[_Suspect] | StoreError) -> None:
+        def locked(result: tuple[list[_Suspect], bool] | StoreError) -> None:
             self._looking = False
-            if isinstance(found, StoreError):
-                self._options.say(f"cannot look for files that nobody needs: {found}", WARNING)
+            if isinstance(result, StoreError):
+                self._options.say(f"cannot look for files that nobody needs: {result}", WARNING)
                 return
+            found, busy = result
+            if busy:
+                self.look_soon()
             superblock = self._options.superblock
             epochs = {view.client_epoch for view in superblock.slots() if view.state != FREE}
             for suspect in found:
@@ -218,7 +221,7 @@ class LargeFiles:
             if isinstance(result, StoreError):
                 self._options.say(f"files that nobody needs stay: {result}", WARNING)
             else:
-                self._options.say(f"{counted(len(strays), 'file')} removed of messages that were never published")
+                self._options.say(f"{counted(len(strays), 'file')} removed that no message needs")
 
         self._index.ask(job, then)
 
@@ -236,9 +239,10 @@ def _remove(folder: Folder, ids: Iterable[bytes]) -> list[bytes]:
     return stay
 
 
-def _locked(folder: Folder, ids: Iterable[bytes]) -> list[_Suspect]:
-    """Those that nobody is publishing, locked. Raises OSError."""
-    found = []
+def _locked(folder: Folder, ids: Iterable[bytes]) -> tuple[list[_Suspect], bool]:
+    """Those that nobody is publishing, locked; and whether there are others, which may be published, or be looked at by
+    another worker that has a link. Raises OSError."""
+    found, busy = [], False
     for id in ids:
         try:
             descriptor = os.open(folder.large / id.hex(), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -248,6 +252,7 @@ def _locked(folder: Folder, ids: Iterable[bytes]) -> list[_Suspect]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
+            busy = True
             continue
         found.append(_Suspect(id, descriptor))
-    return found
+    return found, busy

@@ -378,7 +378,7 @@ with warren.attach(directory, timeout=60) as node:
     found["dead"].append([len(dead.body), dead.body[:6].decode()])
     dead.ack()
     try:
-        node.queue("q0").put(bytes(2 << 20), timeout=60)
+        node.queue("q0").put(bytes(5 << 20), timeout=60)
     except warren.MessageTooLarge as error:
         found["refused"] = str(error)
     node.queue("q0").put(b"new")
@@ -404,7 +404,7 @@ def test_the_advice_to_take_small_for_a_directory_with_messages_is_good(tmp_path
     even what the small node would not have taken; and where there is plenty again it has its old sizes if asked.
     """
     directory = tmp_path / "node"
-    large = b"large" + bytes(3 << 20)
+    large = b"large" + bytes(5 << 20)
     with warren.open(directory, idle_exit=60, workers=2) as node:
         for number in range(6):
             node.queue(f"q{number}").put_many([b"%d-%04d" % (number, n) + bytes(500) for n in range(100)])
