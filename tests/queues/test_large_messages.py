@@ -338,21 +338,20 @@ def test_a_start_counts_what_lacks_its_file_and_removes_what_nobody_needs(tmp_pa
 
 def test_a_damaged_file_costs_its_message_and_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "node"
-    with RealNode(directory, **SIZES | {"workers": 1}):
-        with warren.attach(directory) as node:
-            queue = node.queue("kept")
-            queue.put_many([body(n) for n in range(2)])
-            folder = Folder.of(directory, 0)
-            first = min(ids_in(folder))
-            with open(folder.large / first.hex(), "r+b") as file:
-                file.seek(100_000)
-                file.write(b"other bytes")
-            with pytest.raises(CorruptRecord, match=f"large/{first.hex()}.*the message is lost"):
-                queue.get(timeout=30)
-            message = queue.get(timeout=30)
-            assert message.body == body(1)
-            message.ack()
-            wait_until(lambda: not ids_in(folder), 30, what="the removal of all files")
+    with RealNode(directory, **SIZES | {"workers": 1}), warren.attach(directory) as node:
+        queue = node.queue("kept")
+        queue.put_many([body(n) for n in range(2)])
+        folder = Folder.of(directory, 0)
+        first = min(ids_in(folder))
+        with open(folder.large / first.hex(), "r+b") as file:
+            file.seek(100_000)
+            file.write(b"other bytes")
+        with pytest.raises(CorruptRecord, match=f"large/{first.hex()}.*the message is lost"):
+            queue.get(timeout=30)
+        message = queue.get(timeout=30)
+        assert message.body == body(1)
+        message.ack()
+        wait_until(lambda: not ids_in(folder), 30, what="the removal of all files")
 
 
 def test_large_messages_move_with_their_queues(tmp_path: Path) -> None:
