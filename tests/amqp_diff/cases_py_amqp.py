@@ -51,7 +51,6 @@ def declare_publish_get(s: Scene) -> None:
         queue = s.name()
         _said(s, "declare", channel.queue_declare, queue, durable=True, auto_delete=False)
         channel.basic_publish(amqp.Message("hello", content_type="text/plain", delivery_mode=2), "", queue)
-        _said(s, "count", channel.queue_declare, queue, passive=True)
         message = channel.basic_get(queue)
         _message(s, message)
         channel.basic_ack(message.delivery_tag)

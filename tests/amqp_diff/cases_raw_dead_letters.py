@@ -304,6 +304,21 @@ def through_three_queues(s: Scene) -> None:
 
 
 @case
+def through_four_queues_and_round_again(s: Scene) -> None:
+    lane = s.wire().channel()
+    words = ("a", "b", "c", "d")
+    for word, following in zip(words, (*words[1:], "a"), strict=True):
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": s.name(following)}
+        lane.call("queue.declare", queue=s.name(word), arguments=arguments)
+        lane.call("basic.consume", queue=s.name(word), tag=word)
+    lane.confirmed(s.name("a"), "one")
+    for _ in range(8):
+        found = lane.deliveries(1)
+        lane.send("basic.reject", delivery=found[0]["delivery"])
+    lane.deliveries(1)
+
+
+@case
 def by_a_get_without_ack_nothing_dies(s: Scene) -> None:
     lane, queue, dead = _queues(s)
     lane.confirmed(queue, "one")

@@ -23,7 +23,7 @@ WORKLOADS = (
     "store", "store-read", "store-read-old", "queue", "queue-publish", "queue-fanout", "store-latency", "queue-latency",
     "call-latency", "backlog", "restart", "store-restart", "store-collect", "fanout", "fairness", "declare", "idle",
     "startup", "topic", "topic-latency", "topic-beside", "topic-many", "topic-read", "topic-find",
-    "celery", "spark-sink", "spark-topic", "spark-queue", "spark-stream", "spark-audit", "all",
+    "celery", "spark-sink", "spark-topic", "spark-queue", "spark-stream", "spark-audit", "amqp", "all",
 )  # fmt: skip
 #: these repeat by themselves: what they are compared with has its turn in each round
 IN_TURN = ("queue-publish", "queue-fanout", "celery")
@@ -62,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         "beside Parquet); spark-queue: the same of a queue; "
         "spark-stream: small micro-batches of a topic into sinks, beside those of a source that does nothing; "
         "spark-audit: queues against the message store; celery: empty tasks of Celery over Warren, Redis and RabbitMQ, "
-        "those that are here; celery and spark-… are not part of all",
+        "those that are here; celery and spark-… are not part of all; amqp: the AMQP gateway, "
+        "and RabbitMQ beside it (warren bench amqp --help)",
     )
     parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="bytes of a body (100; repeatable)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run (5)")
@@ -319,7 +320,12 @@ def _spark_cells(
 
 def main(argv: list[str] | None = None) -> int:
     """Run what was asked for; the exit code is 0, 1 when a run failed, 2 for wrong options."""
-    options = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["amqp"]:  # which has options of its own
+        from warren.tools.bench import amqp
+
+        return amqp.main(words[1:])
+    options = _parser().parse_args(words)
     sizes = options.size or [100]
     if (
         min(sizes) < 0

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
 from warren.tools.bench.harness import BenchError, Result, temporary_node
@@ -156,7 +157,7 @@ def measured(folder: Path, tasks: int, rounds: int, tell: Callable[[str], None])
         node = stack.enter_context(temporary_node(folder))
         url = f"warren:///{node.directory}"
         urls = {"warren": url, "warren-written": f"{url}?durability=written"}
-        for name, start in (("redis", lambda: _redis(folder)), ("rabbitmq", _rabbitmq)):
+        for name, start in (("redis", partial(_redis, folder)), ("rabbitmq", _rabbitmq)):
             try:
                 tell(f"celery: starting {name}")
                 urls[name] = stack.enter_context(start())
