@@ -521,8 +521,13 @@ class Supervisor:
         return self._superblock.state == RUNNING and self._desk.has_leases()
 
     def _sight(self, now: float) -> Sight:
-        """What is to be seen of queues that may go by themselves."""
-        superblock, own = self._superblock, set(self._upkeep.pids())
+        """What is to be seen of queues that may go by themselves. A gateway owns queues like any client."""
+        superblock = self._superblock
+        own = {
+            role.identity.pid
+            for role in self._roles
+            if role.identity is not None and role.kind != gateway_roles.GATEWAY
+        }
         serving = {
             server - SERVER_WORKER_FIRST
             for server in superblock.queue_workers
