@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from warren.tools.bench.harness import BenchError, Result, temporary_node
