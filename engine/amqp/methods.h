@@ -22,6 +22,7 @@
 #define WR_AMQP_ODD_COPIES 4
 #define WR_AMQP_ODD_USER_ID 8
 #define WR_AMQP_ODD_SIZE 16
+#define WR_AMQP_ODD_REPLY_TO 32
 
 /* reply codes */
 #define WR_AMQP_REPLY_SUCCESS 200

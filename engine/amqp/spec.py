@@ -42,7 +42,9 @@ CONTENTS_MAX = 2048
 METHOD, PUBLISH, HEARTBEAT, FAULT, REFUSED = 1, 2, 3, 4, 5
 
 #: why Python has to look at a message: bits of the second element of each pair in `amqp_prepare`'s third answer
-ODD_EXPIRATION, ODD_DELIVERY_MODE, ODD_COPIES, ODD_USER_ID, ODD_SIZE = 1, 2, 4, 8, 16
+ODD_EXPIRATION, ODD_DELIVERY_MODE, ODD_COPIES, ODD_USER_ID, ODD_SIZE, ODD_REPLY_TO = 1, 2, 4, 8, 16, 32
+#: a reply_to that stands for the channel that publishes (ODD_REPLY_TO)
+REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 class Argument(NamedTuple):

@@ -77,6 +77,12 @@ static bool has_copies(const wr_amqp_value *headers) {
     return false;
 }
 
+/* Does an answer go to the channel that publishes? */
+static bool asks_for_replies(const wr_amqp_value *reply_to) {
+    static const char name[] = "amq.rabbitmq.reply-to";
+    return reply_to->n == sizeof name - 1 && !memcmp(reply_to->bytes, name, sizeof name - 1);
+}
+
 /* Options, and what is odd. 0, -1. */
 static int options_of(preparing *now, const wr_amqp_properties *said) {
     uint64_t life = 0, expires = 0, priority = 0, mode = 0;
@@ -91,6 +97,7 @@ static int options_of(preparing *now, const wr_amqp_properties *said) {
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_PRIORITY)) priority = said->values[WR_AMQP_PROPERTY_PRIORITY].number;
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_HEADERS) && has_copies(&said->values[WR_AMQP_PROPERTY_HEADERS])) now->odd |= WR_AMQP_ODD_COPIES;
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_USER_ID)) now->odd |= WR_AMQP_ODD_USER_ID;
+    if (wr_amqp_has(said, WR_AMQP_PROPERTY_REPLY_TO) && asks_for_replies(&said->values[WR_AMQP_PROPERTY_REPLY_TO])) now->odd |= WR_AMQP_ODD_REPLY_TO;
     if (expires > TIME_MAX) expires = TIME_MAX;
     PyObject *made = Py_BuildValue("(KiOO)", (unsigned long long)(expires | priority << WR_PRIORITY_SHIFT), 0, Py_None, mode == DELIVERY_MODE_PERSISTENT ? Py_True : Py_False);
     if (!made) return -1;

@@ -444,6 +444,7 @@ class Connection(asyncio.Protocol):
     def _close_ok(self) -> None:
         for slot in self.slots.values():
             slot.end()
+        self.gateway.taps.left(self)
         self.send_method(0, spec.CONNECTION_CLOSE_OK)
         if self.heartbeat is not None:
             self.heartbeat.stop()

@@ -34,6 +34,7 @@ from warren.workers.amqp.connection import Connection
 from warren.workers.amqp.faults import ConnectionFault
 from warren.workers.amqp.interfaces import Channel, Link
 from warren.workers.amqp.login import Logins
+from warren.workers.amqp.taps import Taps
 from warren.workers.amqp.users import Users
 from warren.workers.client.client import Client
 from warren.workers.faces import node as nodes
@@ -65,6 +66,7 @@ class Gateway:
     """What the connections share."""
 
     loop: Loop
+    taps: Taps
     events: asyncio.AbstractEventLoop
     users: Users
     logins: Logins
@@ -102,6 +104,7 @@ class Gateway:
         node = await run_blocking(nodes.attach, self.path, ATTACH_S, name=f"amqp-{self.index}")
         client = nodes.client_of(node)
         self.loop = Loop(client)
+        self.taps = Taps(self.loop)
         superblock = client.attachment().superblock
         tie = Tie(self.path, superblock)
         self.logins = Logins(self.users)
@@ -248,6 +251,7 @@ class Gateway:
 
     def left(self, connection: Link) -> None:
         """A connection is over, and its channels are."""
+        self.taps.left(connection)
         self.connections.discard(connection)
         self._left.set()
 

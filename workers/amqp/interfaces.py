@@ -18,6 +18,7 @@ from warren.workers.amqp.peers import Peer
 from warren.workers.amqp.users import User, Users
 
 if TYPE_CHECKING:
+    from warren.workers.amqp.taps import Taps
     from warren.workers.faces.aio.loop import Loop
 
 
@@ -121,6 +122,7 @@ class House(Protocol):
     """A gateway (gateway.py)."""
 
     loop: Loop
+    taps: Taps
     events: asyncio.AbstractEventLoop
     users: Users
     settings: Settings

@@ -67,6 +67,18 @@ def amqp_name(name: str) -> tuple[str, str]:
     return (vhost, found) if same else (DEFAULT_VHOST, name)
 
 
+_NOT_IN_STREAMS = re.compile("[^A-Za-z0-9_|-]")
+
+
+@lru_cache(maxsize=4096)
+def stream_name(vhost: str, name: str) -> str:
+    """What the topic of a stream is called: its characters are fewer, so a queue's name `a.b` is `a%2Eb` there."""
+    made = _NOT_IN_STREAMS.sub(_escape, name)
+    if made.startswith("%"):
+        made = f"_{made}"
+    return made if vhost == DEFAULT_VHOST else f"V{_NOT_IN_STREAMS.sub(_escape, vhost)}%3A{made}"
+
+
 def prefix_of(vhost: str) -> str:
     """What all names of another vhost than `/` begin with."""
     return f"@{_ESCAPED_VHOST.sub(_escape, vhost)}:"

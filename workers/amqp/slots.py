@@ -58,13 +58,14 @@ class Slot:
         if self._task is None and not self._connection.flooded:
             under_way = self._do(event)
             if under_way is not None:
-                self._task = self._connection.gateway.events.create_task(self._go_on(under_way))
+                id = event[2] if event[0] == spec.METHOD else spec.BASIC_PUBLISH
+                self._task = self._connection.gateway.events.create_task(self._go_on(under_way, id))
             return
         self._events.append(event)
         if event[0] == spec.PUBLISH:
             self._kept_bytes += sum(map(len, event[6]))
         if self._task is None:
-            self._task = self._connection.gateway.events.create_task(self._go_on(None))
+            self._task = self._connection.gateway.events.create_task(self._go_on(None, spec.BASIC_PUBLISH))
 
     def _do(self, event: tuple[Any, ...]) -> Awaitable[None] | None:
         """Have the channel do what an event asks for; mistakes are told. What is under way is returned."""
@@ -93,9 +94,8 @@ class Slot:
             raise ConnectionFault(spec.NOT_IMPLEMENTED, "active=false")
         self._connection.send_method(self.number, spec.CHANNEL_FLOW_OK, (True,))
 
-    async def _go_on(self, under_way: Awaitable[None] | None) -> None:
-        """Wait for what is under way, then do what was kept meanwhile."""
-        id = spec.BASIC_PUBLISH
+    async def _go_on(self, under_way: Awaitable[None] | None, id: int) -> None:
+        """Wait for what is under way, a method with this `id`, then do what was kept meanwhile."""
         try:
             if under_way is not None:
                 await self._waited(under_way, id)

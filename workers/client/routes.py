@@ -12,6 +12,7 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.topic_bindings import TopicRoute
 from warren.engine.errors import UsageError
 from warren.engine.topics.formats import PROPERTIES_BYTES_MAX
+from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client import carried
 
 
@@ -24,6 +25,11 @@ class Route:
     durable: bool
     meta: bytes
     topics: tuple[TopicRoute, ...] = ()
+
+    @functools.cached_property
+    def servers(self) -> tuple[int, ...]:
+        """The queue workers that it leads to."""
+        return tuple(sorted({SERVER_WORKER_FIRST + queue.worker for queue in self.queues}))
 
     @functools.cached_property
     def plain(self) -> tuple[tuple[TopicRoute, str | None, bytes], ...]:

@@ -401,6 +401,18 @@ class Loop:
         except TimedOut as error:
             raise in_all(error, deadline) from None
 
+    def when_confirmed(
+        self, confirm: _core.Confirm[Any], call: Callable[[_core.Confirm[Any], Error | None], None]
+    ) -> bool:
+        """`call(confirm, error)` in this loop when it is done, or nothing can confirm it any more (`error`); False: it
+        is done already, and nobody calls.
+        """
+        if not self._promises.add(confirm, call):
+            return False
+        self.look_soon()
+        self.tick_later()
+        return True
+
     @staticmethod
     async def in_time(future: asyncio.Future[T], deadline: float | None) -> bool:
         """Wait for a future until the deadline; whether it is done then."""
