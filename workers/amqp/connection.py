@@ -49,6 +49,8 @@ CLOSE_S = 30.0
 FINISH_S = 5.0
 #: bytes of a short string
 TEXT_MAX = 255
+#: faults of the reader (nonsense, an unknown method) of which RabbitMQ says nothing, either
+_UNSAID = (spec.INTERNAL_ERROR, spec.NOT_IMPLEMENTED)
 #: what is looked for after nonsense
 _CLOSE_OK = amqp_method(0, spec.CONNECTION_CLOSE_OK, ())
 #: methods that a client may send on channel 0 when the connection is open
@@ -270,7 +272,7 @@ class Connection(asyncio.Protocol):
             self._refused(event)
         elif kind == spec.FAULT:
             _kind, code, text, class_id, method_id, _channel = event
-            if code == spec.INTERNAL_ERROR and not self.closing:  # nonsense: RabbitMQ says nothing, either
+            if code in _UNSAID and not self.closing:
                 self.abort(text)
                 return
             self._fault(ConnectionFault(code, text), class_id << 16 | method_id)

@@ -33,6 +33,8 @@ log = logging.getLogger("warren.amqp")
 HANDSHAKE_S = 10.0
 #: so long a client that made a mistake waits for the end
 SILENT_S = 3.0
+#: of AMQP 0-8 and 0-9, after which RabbitMQ closes without a word
+OLD_HEADERS = (b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x00\x09")
 LOCALES = b"en_US"
 #: what the gateway does beyond the protocol, as RabbitMQ names it
 CAPABILITIES = (
@@ -99,7 +101,8 @@ class Handshake:
         if not spec.PROTOCOL_HEADER.startswith(self._head[:8]):
             if len(self._head) < 8 and spec.PROTOCOL_HEADER[:4].startswith(self._head[:4]):
                 return None
-            self._connection.send(spec.PROTOCOL_HEADER)
+            if self._head[:8] not in OLD_HEADERS:
+                self._connection.send(spec.PROTOCOL_HEADER)
             self._connection.hang_up(f"it does not speak AMQP 0-9-1, but sent {self._head[:8]!r}")
             return None
         if len(self._head) < 8:

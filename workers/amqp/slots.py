@@ -58,25 +58,26 @@ class Slot:
         if self._task is None and not self._connection.flooded:
             under_way = self._do(event)
             if under_way is not None:
-                id = event[2] if event[0] == spec.METHOD else spec.BASIC_PUBLISH
-                self._task = self._connection.gateway.events.create_task(self._go_on(under_way, id))
+                self._go_on_soon(under_way, _id_of(event))
             return
         self._events.append(event)
         if event[0] == spec.PUBLISH:
             self._kept_bytes += sum(map(len, event[6]))
         if self._task is None:
-            self._task = self._connection.gateway.events.create_task(self._go_on(None, spec.BASIC_PUBLISH))
+            self._go_on_soon(None, 0)
+
+    def _go_on_soon(self, under_way: Awaitable[None] | None, id: int) -> None:
+        self._task = self._connection.gateway.events.create_task(self._go_on(under_way, id))
 
     def _do(self, event: tuple[Any, ...]) -> Awaitable[None] | None:
         """Have the channel do what an event asks for; mistakes are told. What is under way is returned."""
         if self.over:
             return None
-        id = spec.BASIC_PUBLISH
+        id = _id_of(event)
         try:
             if event[0] == spec.PUBLISH:
                 self.published += len(event[6])
                 return self.channel.publish(event[2], event[3], event[4], event[5], event[6])
-            id = event[2]
             if id == spec.CHANNEL_CLOSE:
                 self.end()
                 self._connection.channel_closed(self.number)
@@ -95,7 +96,7 @@ class Slot:
         self._connection.send_method(self.number, spec.CHANNEL_FLOW_OK, (True,))
 
     async def _go_on(self, under_way: Awaitable[None] | None, id: int) -> None:
-        """Wait for what is under way, a method with this `id`, then do what was kept meanwhile."""
+        """Wait for what is under way (`id`: the method), then do what was kept meanwhile."""
         try:
             if under_way is not None:
                 await self._waited(under_way, id)
@@ -107,12 +108,9 @@ class Slot:
                 event = self._events.popleft()
                 if event[0] == spec.PUBLISH:
                     self._kept_bytes -= sum(map(len, event[6]))
-                    id = spec.BASIC_PUBLISH
-                else:
-                    id = event[2]
                 under_way = self._do(event)
                 if under_way is not None:
-                    await self._waited(under_way, id)
+                    await self._waited(under_way, _id_of(event))
                 if not self.full:
                     self._connection.may_read()
         finally:
@@ -185,6 +183,13 @@ class Slot:
         task = self._task
         if task is not None and task is not asyncio.current_task():
             self._events.clear()
+            await asyncio.sleep(0)  # so that it has begun: one that has not never comes to its end
             task.cancel()
             await asyncio.wait([task])
         self.end()
+
+
+def _id_of(event: tuple[Any, ...]) -> int:
+    """The method of an event."""
+    id: int = spec.BASIC_PUBLISH if event[0] == spec.PUBLISH else event[2]
+    return id

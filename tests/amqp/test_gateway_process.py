@@ -1,0 +1,150 @@
+"""Goal: the gateway is a process of its node as its operator expects: where it listens, how it is refused, shared, and
+stopped.
+
+Method: real nodes with settings of their own; pika and sockets.
+"""
+
+import contextlib
+import socket
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+import pika
+import pika.credentials
+import pika.exceptions
+import psutil
+import pytest
+
+import warren
+from warren.engine.errors import UsageError
+from warren.workers.process.control import ControlClient
+
+from support import command_line
+from support.gateway_node import GatewayNode, free_port
+from support.waiting import patience, wait_until
+
+pytestmark = pytest.mark.integration
+TLS = Path(__file__).parent / "tls"
+
+
+def test_a_port_that_is_taken_refuses_the_start_and_leaves_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = command_line.warren("up", tmp_path / "data", "--amqp", port, code=2)
+        assert f"cannot serve AMQP at 127.0.0.1:{port}" in done.said
+        assert f"sport = :{port}" in done.said
+    assert not (tmp_path / "data").exists()
+
+
+def test_clients_hear_of_a_stop_and_the_node_ends_at_once(tmp_path: Path) -> None:
+    with GatewayNode(tmp_path / "data") as node:
+        connection = pika.BlockingConnection(pika.URLParameters(node.url))
+        connection.channel()
+        stopper = threading.Thread(target=node.stop)
+        stopper.start()
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*CONNECTION_FORCED.*shutdown"):
+            connection.process_data_events(60)
+        stopper.join()
+        log = (node.directory / "log" / "amqp-0.log").read_text()
+        assert "closes 1 connection" in log
+        assert "did not close in time" not in log
+        assert not (node.directory / "amqp.sock").exists()
+        assert not (node.directory / "amqp-0.sock").exists()
+
+
+def test_two_gateways_share_a_port(tmp_path: Path) -> None:
+    port = free_port()
+    with GatewayNode(tmp_path / "data", amqp=f"{port},unix:amqp.sock", amqp_processes=2) as node:
+        assert [node.ask(index=index)["listening"] for index in (0, 1)] == [
+            [f"127.0.0.1:{port}", f"unix:{node.directory / 'amqp.sock'}"],
+            [f"127.0.0.1:{port}"],
+        ]
+        open_: list[pika.BlockingConnection] = []
+        try:
+            while len(open_) < 100 and not all(node.ask(index=index)["connections_n"] for index in (0, 1)):
+                open_.append(pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)))
+            assert [bool(node.connections(index)) for index in (0, 1)] == [True, True]
+            done = command_line.warren("gateway", "connections", node.directory, "--json")
+            assert done.stdout.count('"given_name"') == len(open_)
+        finally:
+            for connection in open_:
+                connection.close()
+        with ControlClient(node.directory) as control:
+            roles = [(one["role"], one["index"]) for one in control.call("status")["processes"]]
+        assert [one for one in roles if one[0] == "amqp_gateway"] == [("amqp_gateway", 0), ("amqp_gateway", 1)]
+
+
+def tls(**more: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=TLS / "server.pem")
+    if more.get("certificate"):
+        context.load_cert_chain(more["certificate"])
+    return context
+
+
+def test_tls_and_a_certificate_that_logs_in(tmp_path: Path) -> None:
+    files = {"amqp_tls_certificate": TLS / "server.pem", "amqp_tls_ca": TLS / "guest.pem"}
+    with GatewayNode(tmp_path / "data", amqp="tls:127.0.0.1:0", **files) as node:
+        parameters = pika.ConnectionParameters(
+            "127.0.0.1",
+            node.port,
+            ssl_options=pika.SSLOptions(tls(certificate=TLS / "guest.pem"), "localhost"),
+            credentials=pika.credentials.ExternalCredentials(),
+        )
+        with pika.BlockingConnection(parameters) as connection:
+            connection.channel()
+            (found,) = node.connections()
+            assert (found["tls"], found["user"]) == (True, "guest")
+        with pytest.raises((ssl.SSLError, pika.exceptions.AMQPConnectionError, ConnectionError)):  # shows none
+            _read_one(tls(), node.port)
+        with socket.create_connection(("127.0.0.1", node.port), 60) as sock:  # speaks no TLS
+            sock.sendall(b"AMQP\0\0\x09\1")
+            while sock.recv(100):
+                pass
+
+
+def _read_one(context: ssl.SSLContext, port: int) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", port), 60) as sock,
+        context.wrap_socket(sock, server_hostname="localhost") as wrapped,
+    ):
+        wrapped.sendall(b"AMQP\0\0\x09\1")
+        if not wrapped.recv(1):
+            raise ConnectionError("the gateway has closed it")
+
+
+def test_a_node_with_connections_is_in_use(tmp_path: Path) -> None:
+    """One that ends with its users does not end under those that came by AMQP. Nobody asks it meanwhile."""
+    with warren.open(tmp_path / "data", idle_exit=1.0, amqp="0", profile="small") as first:
+        node = GatewayNode(first.directory)
+        connection = pika.BlockingConnection(pika.URLParameters(node.url))
+        supervisor = psutil.Process(node.pids()["supervisor"])
+    for _ in range(5):
+        connection.sleep(0.5)
+        assert supervisor.is_running()
+    connection.close()
+    psutil.wait_procs([supervisor], 60 * patience())
+    assert not supervisor.is_running()
+
+
+def test_a_node_without_a_gateway_says_how_one_is_started(directory: Path) -> None:
+    from warren.workers.cli.gateway_connections import gateways
+
+    with pytest.raises(UsageError, match="--amqp ADDRESS"):
+        gateways(str(directory), 30.0)
+
+
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+    with GatewayNode(tmp_path / "data", amqp_connections_max=2) as node:
+        with (
+            pika.BlockingConnection(pika.URLParameters(node.url)),
+            pika.BlockingConnection(pika.URLParameters(node.url)),
+            socket.create_connection(("127.0.0.1", node.port), 60) as third,
+        ):
+            third.sendall(b"AMQP\0\0\x09\1")
+            with contextlib.suppress(ConnectionResetError):
+                assert not third.recv(1)
+        wait_until(lambda: not node.connections())
+        pika.BlockingConnection(pika.URLParameters(node.url)).close()
+        assert "setting amqp_connections_max" in (node.directory / "log" / "amqp-0.log").read_text()
