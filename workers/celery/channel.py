@@ -85,20 +85,42 @@ class Channel(base.StdChannel):
         nowait: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Declare an exchange. `auto_delete` has no effect: exchanges stay."""
+        """Declare an exchange; with `passive`, ExchangeNotFound if it is not there."""
         if passive:
             client_of(self._node).route(exchange, "")
             return
         given = dict(arguments or {})
         alternate = given.pop("alternate-exchange", None)
-        if given:
-            raise UsageError(f"exchange {shown(exchange)}: unknown argument {shown(next(iter(given)))}")
-        self._node.declare_exchange(exchange, type, bool(durable), alternate)
+        self._node.declare_exchange(
+            exchange, type, bool(durable), alternate, auto_delete=bool(auto_delete), arguments=given or None
+        )
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange, if it is there."""
         if exchange in client_of(self._node).catalog().exchanges:
-            self._node.delete_exchange(exchange)
+            self._node.delete_exchange(exchange, if_unused=bool(if_unused))
+
+    def exchange_bind(
+        self,
+        destination: str,
+        source: str = DEFAULT,
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send what comes to the exchange `source` to another one, too."""
+        self._node.bind_exchange(destination, source, routing_key or "", arguments or None)
+
+    def exchange_unbind(
+        self,
+        destination: str,
+        source: str = DEFAULT,
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """No longer."""
+        self._node.unbind_exchange(destination, source, routing_key or "", arguments or None)
 
     # -- queues -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ appends a record without a body, behind which there is nothing.
 Chords
   Each part appends its id under the key of the chord. The order of the log says which part is the last one: it calls
   the body, and appends a record without a body when that is published. So one process calls it, however many end at
-  once.
+  once. Now and then a part appends how many have ended, so that the next ones need not look at all of them; whoever
+  seems to be the last one does.
 
 Crash points
   Killed before the append: no result; a task that is acked late runs again.
@@ -33,7 +34,9 @@ from urllib.parse import quote, unquote
 from celery import states
 from celery.backends.asynchronous import AsyncBackendMixin, BaseResultConsumer
 from celery.backends.base import BaseKeyValueStoreBackend
+from kombu.utils.functional import LRUCache
 
+from warren.engine._core import Record
 from warren.engine.errors import ClosedError, DeclarationMismatch, PeerLost, TopicNotFound
 from warren.workers.celery.place import Place
 from warren.workers.faces.topic_reader import Reader
@@ -45,8 +48,14 @@ QUEUES = 4
 READ = 500
 #: the least time that results are kept, and how long they are without `result_expires`
 EXPIRES_LEAST_S = 1.0
+#: chords of which the number of parts is remembered
+SIZES = 1000
 #: how many parts of a chord are looked at
 CHORD_MAX = 1 << 20
+#: so many of its records tell how many parts have ended; after so many there is a checkpoint
+LOOKED_AT, CHECKPOINT = 256, 64
+#: characters of keys that stay as they are
+SAFE = "-_.~:+@!$&()*,;=/"
 #: pause while the node is away
 AWAY_S = 0.2
 
@@ -145,6 +154,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         super().__init__(app=app, url=url, **named)
         self.place = Place.of(url or "")
         self._topics: dict[int, Topic] = {}  # of each process
+        self._sizes = LRUCache(limit=SIZES)  # of chords
         self._part = threading.local()  # of a chord, which this thread has just ended
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
@@ -176,13 +186,14 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
             except DeclarationMismatch:  # another process was first
                 return node.topic(name, create=False)
 
-    def _append(self, key: bytes | str, body: bytes | str, tag: str | None = None) -> tuple[int, int]:
+    def _append(self, keys: list[str], body: bytes | str, tag: str | None = None) -> None:
         data = body.encode() if isinstance(body, str) else body
         durability = self.place.durability or "written"
-        position = self._again(
-            lambda topic: topic.append(data, _named(key), tag, durability=durability, timeout=self.place.call_timeout)
-        )
-        return position.queue, position.offset
+        self._again(lambda topic: topic.append(data, keys, tag, durability=durability, timeout=self.place.call_timeout))
+
+    def _find(self, key: str, limit: int) -> list[Record]:
+        found: list[Record] = self._again(lambda topic: topic.find(key, limit=limit, damage="skip"))
+        return found
 
     def _again(self, call: Callable[[Topic], Any]) -> Any:
         """Of a topic that was deleted there is another one then."""
@@ -196,7 +207,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def get(self, key: bytes | str) -> bytes | None:
         """The newest value of a key, or None."""
-        found = self._again(lambda topic: topic.find(_named(key), limit=1, damage="skip"))
+        found = self._find(_named(key), 1)
         return found[0].body or None if found else None
 
     def mget(self, keys: Iterable[bytes | str]) -> list[bytes | None]:
@@ -205,14 +216,14 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def set(self, key: bytes | str, value: bytes | str) -> None:
         """A new value."""
-        self._append(key, value)
+        self._append([_named(key)], value)
 
     def _set_with_state(self, key: bytes | str, value: bytes | str, state: str) -> None:
-        self._append(key, value, state)
+        self._append([_named(key)], value, state)
 
     def delete(self, key: bytes | str) -> None:
         """No value any more."""
-        self._append(key, b"")
+        self._append([_named(key)], b"")
 
     def task_of(self, key: str | None) -> str | None:
         """The id of the task that a key of the topic is of, or None."""
@@ -228,24 +239,47 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         """A part of a chord has ended; the last one calls the body."""
         if not request.group:
             return
-        newest = self._again(
-            lambda topic: topic.find(_named(self.get_key_for_chord(request.group)), limit=1, damage="skip")
-        )
-        if newest and not newest[0].body:
-            return  # it was called; this part has run once more
-        self._part.id = request.id
-        try:
+        size = request.chord.get("chord_size") or self._size_of(request.group)
+        if not size or self._is_last(_named(self.get_key_for_chord(request.group)), str(request.id), size):
+            self._part.size = size
             super().on_chord_part_return(request, state, result, **named)
-        finally:
-            del self._part.id
+
+    def _size_of(self, group: str) -> int:
+        """How many parts a chord has that was saved as a group; 0 if it is not there. It is looked up once."""
+        size: int = self._sizes.get(group, 0)
+        if not size:
+            saved = self.get(self.get_key_for_group(group))
+            if saved:
+                size = self._sizes[group] = len(self.decode(saved)["result"][1])
+        return size
+
+    def _is_last(self, key: str, part: str, size: int) -> bool:
+        """Whether this part is the last one of its chord, and nobody has called the body. It is noted that it ended."""
+        own = f"{key}/{quote(part, safe=SAFE)}"
+        newest = self._find(key, 1)
+        if newest and not newest[0].body:
+            return False  # it was called; this part has run once more
+        if not self._find(own, 1):
+            self._append([key, own], part)
+        newest = self._find(key, LOOKED_AT)
+        ended, since = _ended(newest)
+        if ended is None:
+            return self._is_last_of_all(key, part, size)
+        if ended < size and since >= CHECKPOINT:
+            self._append([key], f"={ended},{newest[0].offset}")
+        return ended >= size and self._is_last_of_all(key, part, size)
+
+    def _is_last_of_all(self, key: str, part: str, size: int) -> bool:
+        """The exact look, at every part; it is taken when there seem to be enough."""
+        found = sorted(self._find(key, CHORD_MAX), key=lambda record: record.offset)
+        if any(not record.body for record in found):
+            return False
+        ended = list(dict.fromkeys(record.body for record in found if not record.body.startswith(b"=")))
+        return len(ended) >= size and ended[size - 1] == part.encode()
 
     def incr(self, key: bytes | str) -> int:
-        """How many parts of a chord have ended, if the part of this thread is the last of them; else 0."""
-        mine = str(self._part.id)
-        self._append(key, mine)
-        found = self._again(lambda topic: topic.find(_named(key), limit=CHORD_MAX, damage="skip"))
-        ended = dict.fromkeys(record.body.decode() for record in sorted(found, key=lambda record: record.offset))
-        return len(ended) if next(reversed(ended)) == mine else 0
+        """Only the last part of a chord comes here."""
+        return int(self._part.size)
 
     def expire(self, key: bytes | str, value: float) -> None:
         """All that is kept goes after `result_expires`."""
@@ -253,4 +287,21 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
 def _named(key: bytes | str) -> str:
     """A key of the topic: no spaces, nothing that is not visible."""
-    return quote(key.decode() if isinstance(key, bytes) else key, safe="-_.~:+@!$&()*,;=/")
+    return quote(key.decode() if isinstance(key, bytes) else key, safe=SAFE)
+
+
+def _ended(newest: list[Record]) -> tuple[int | None, int]:
+    """How many parts of a chord have ended, seen from its newest records, the newest first, and how many of them since
+    the last checkpoint (`=parts,offset`: so many up to that offset). None: not known from these.
+    """
+    since: list[int] = []
+    for record in newest:
+        if not record.body.startswith(b"="):
+            since.append(record.offset)
+            continue
+        ended, upto = (int(number) for number in record.body[1:].split(b","))
+        if len(newest) == LOOKED_AT and newest[-1].offset > upto:
+            return None, 0  # between the two there may be more than was looked at
+        later = sum(other.offset > upto for other in newest if not other.body.startswith(b"="))
+        return ended + later, later
+    return (None, 0) if len(newest) == LOOKED_AT else (len(since), len(since))

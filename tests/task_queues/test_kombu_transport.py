@@ -1,0 +1,222 @@
+"""The transport of kombu, in one process: what is declared, published, consumed, settled and returned, and what wakes.
+
+Method: connections of kombu to a node of the module; each test has queues of its own.
+"""
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.asynchronous import Hub
+from kombu.exceptions import OperationalError
+
+import warren
+import warren.celery
+from warren.engine.errors import PeerLost, UsageError
+from warren.workers.celery.place import Place
+
+from support.real_node import RealNode
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def url(directory: Path) -> Iterator[str]:
+    yield f"warren:///{directory}"
+    Place.of(f"warren:///{directory}").client.close()
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[Any]:
+    with Connection(url) as made:
+        yield made
+
+
+def publish(connection: Any, queue: Any, *bodies: Any, **options: Any) -> None:
+    producer = Producer(connection.default_channel)
+    for body in bodies:
+        producer.publish(body, exchange="", routing_key=queue.name, declare=[queue], **options)
+
+
+def test_a_message_keeps_what_it_was_published_with(connection: Any, name: str, node: warren.Node) -> None:
+    queue = Queue(name, max_priority=9)
+    headers = {"task": "t", "pair": (1, [2]), "eta": None}
+    publish(connection, queue, {"a": 1}, headers=headers, priority=300, correlation_id="c", reply_to="r", expiration=60)
+    (looked,) = node.queue(name).browse()  # a program without kombu sees the same
+    assert (looked.content_type, looked.properties["correlation_id"], looked.headers["pair"]) == (
+        "application/json",
+        "c",
+        [1, [2]],
+    )
+    message = queue(connection.default_channel).get()
+    assert message is not None
+    assert message.payload == {"a": 1}
+    assert message.headers == {"task": "t", "pair": [1, [2]], "eta": None}
+    assert (message.properties["correlation_id"], message.properties["reply_to"]) == ("c", "r")
+    assert (message.properties["priority"], message.delivery_info["redelivered"]) == (9, False)
+    message.ack()
+    assert queue(connection.default_channel).get() is None
+    node.delete_queue(name)
+
+
+def test_prefetch_is_kept_and_what_is_requeued_comes_again_redelivered(connection: Any, name: str) -> None:
+    queue = Queue(name)
+    publish(connection, queue, *range(10))
+    got: list[Any] = []
+    with Consumer(connection, [queue], prefetch_count=3, on_message=got.append) as consumer:
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 3)
+        drained(connection, 0.2)
+        assert [message.payload for message in got] == [0, 1, 2]  # no more than three unacked
+        got[1].ack()
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 4)
+        got[0].requeue()
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 5)
+        assert (got[4].payload, got[4].delivery_info["redelivered"]) == (0, True)
+        got[2].reject()
+        consumer.qos(prefetch_count=0)  # no limit
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 11)
+        consumer.recover(requeue=True)
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 19)
+        assert all(message.delivery_info["redelivered"] for message in got[11:])
+    with Connection(connection.hostname) as other:  # closing the consumer did not return what it holds
+        channel = other.channel()
+        assert channel.queue_declare(name, passive=True).message_count == 0
+        connection.close()
+        wait_until(lambda: channel.queue_declare(name, passive=True).message_count == 8)
+        assert channel.queue_purge(name) == 8
+        channel.queue_delete(name)
+
+
+def drained(connection: Any, timeout: float) -> bool:
+    """One event, or none; never the end of a wait."""
+    with contextlib.suppress(TimeoutError):
+        connection.drain_events(timeout=timeout)
+    return False
+
+
+def drained_for_ever(connection: Any) -> None:
+    """Until the connection ends."""
+    while True:
+        drained(connection, 30)
+
+
+def test_exchanges_route_by_their_types_and_to_each_other(connection: Any, name: str) -> None:
+    fan, topic = Exchange(f"{name}-f", "fanout", durable=False), Exchange(f"{name}-t", "topic", durable=False)
+    queues = [
+        Queue(f"{name}-1", fan, durable=False, auto_delete=True),
+        Queue(f"{name}-2", topic, routing_key="a.#", durable=False, auto_delete=True),
+    ]
+    got: list[str] = []
+    with Consumer(connection, queues, callbacks=[lambda body, _message: got.append(body)], no_ack=True):
+        topic(connection.default_channel).declare()
+        fan(connection.default_channel).bind_to(topic, routing_key="b.*")
+        producer = Producer(connection.default_channel)
+        for exchange, key in ((fan, "x"), (topic, "a.b.c"), (topic, "b.c"), (topic, "c")):
+            producer.publish(key, exchange=exchange, routing_key=key, delivery_mode=1)
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 3)
+    assert sorted(got) == ["a.b.c", "b.c", "x"]
+    with pytest.raises(UsageError):  # it went with its last consumer
+        wait_until(lambda: connection.default_channel.queue_declare(f"{name}-1", passive=True) is None, 5)
+    for exchange in (fan, topic):
+        exchange(connection.default_channel).delete()
+
+
+def test_the_event_loop_is_woken_by_the_bell_and_by_nothing_else(connection: Any, name: str) -> None:
+    queue, got, hub = Queue(name, durable=False), [], Hub()
+    try:
+        connection.connect()
+        connection.register_with_event_loop(hub)
+        with Consumer(connection, [queue], on_message=lambda message: (got.append(message.payload), message.ack())):
+            loop = hub.create_loop()
+            fd = connection.connection.inbox.fd
+            wait_until(lambda: not (select.select([fd], [], [], 0)[0] and next(loop) is None))
+            assert not select.select([fd], [], [], 1.5)[0]  # an idle connection wakes nobody
+            publish(connection, queue, *range(100), delivery_mode=1)
+            while len(got) < 100:
+                next(loop)
+            assert got == list(range(100))
+    finally:
+        hub.close()
+        connection.default_channel.queue_delete(name)
+
+
+def test_a_consumer_hears_that_its_queue_was_deleted(connection: Any, name: str, node: warren.Node) -> None:
+    with Consumer(connection, [Queue(name)], callbacks=[]):
+        node.delete_queue(name)
+        with pytest.raises(PeerLost, match="was deleted while it was consumed"):
+            drained_for_ever(connection)
+
+
+def test_a_child_of_fork_uses_nothing_of_its_parent(connection: Any, name: str) -> None:
+    queue, got = Queue(name), []
+    publish(connection, queue, "held")
+    with Consumer(connection, [queue], on_message=got.append):
+        wait_until(lambda: drained(connection, 0.05) or got)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                assert not connection.connected
+                connection.close()  # of the parent's things nothing ends
+                with Connection(connection.hostname) as own:
+                    publish(own, queue, "of the child")
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 2)
+        for message in got:
+            message.ack()
+    assert [message.payload for message in got] == ["held", "of the child"]
+    connection.default_channel.queue_delete(name)
+
+
+def test_a_node_that_was_stopped_is_an_error_of_the_connection(tmp_path: Path) -> None:
+    place = f"warren:///{tmp_path / 'data'}"
+    with pytest.raises(OperationalError, match="warren up"):
+        Connection(place).ensure_connection(max_retries=1, interval_start=0)
+    with RealNode(tmp_path / "data") as running, Connection(place) as connection:
+        queue, got = Queue("q"), []
+        publish(connection, queue, 1)
+        consumer = Consumer(connection, [queue], on_message=got.append)
+        consumer.consume()
+        wait_until(lambda: drained(connection, 0.05) or got)
+        running.stop()
+        with pytest.raises(connection.connection_errors):
+            drained_for_ever(connection)
+        with pytest.raises(connection.connection_errors):
+            got[0].ack()
+        running.start()
+        connection = connection.clone()
+        connection.ensure_connection(max_retries=50, interval_start=0.1, interval_step=0)
+        with Consumer(connection, [queue], on_message=got.append):
+            wait_until(lambda: drained(connection, 0.05) or len(got) == 2)
+            assert got[1].payload == 1
+            got[1].ack()
+        connection.close()
+        Place.of(place).client.close()
+
+
+@pytest.mark.parametrize("durability", ["none", "written", "synced"])
+def test_a_delay_and_a_durability_are_those_of_the_engine(url: str, name: str, durability: str) -> None:
+    with Connection(f"{url}?durability={durability}") as connection:
+        queue = Queue(name)
+        due = time.time() + 0.5
+        eta = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(due)) + f"{due % 1:.6f}"[1:] + "+00:00"
+        publish(connection, queue, "later", headers={"task": "t", "eta": eta})
+        publish(connection, queue, "now", headers={"task": "t", "eta": "2001-01-01T00:00:00"})
+        got: list[Any] = []
+        with Consumer(connection, [queue], on_message=lambda message: got.append((time.time(), message))):
+            wait_until(lambda: drained(connection, 0.1) or len(got) == 2)
+        assert [message.payload for _when, message in got] == ["now", "later"]
+        assert got[1][0] >= due - 0.005
+        for _when, message in got:
+            message.ack()
+        connection.default_channel.queue_delete(name)
+        with pytest.raises(UsageError, match="is no time"):
+            publish(connection, queue, "never", headers={"task": "t", "eta": "tomorrow"})
