@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -157,7 +156,9 @@ def measured(folder: Path, tasks: int, rounds: int, tell: Callable[[str], None])
         node = stack.enter_context(temporary_node(folder))
         url = f"warren:///{node.directory}"
         urls = {"warren": url, "warren-written": f"{url}?durability=written"}
-        for name, start in (("redis", partial(_redis, folder)), ("rabbitmq", _rabbitmq)):
+        others: dict[str, Callable[[], contextlib.AbstractContextManager[str]]]
+        others = {"redis": lambda: _redis(folder), "rabbitmq": _rabbitmq}
+        for name, start in others.items():
             try:
                 tell(f"celery: starting {name}")
                 urls[name] = stack.enter_context(start())

@@ -112,7 +112,7 @@ def incoming(channel: Any, message: Message, tag: int, consumer_tag: str | None)
     }
     if consumer_tag is not None:
         info["consumer_tag"] = consumer_tag
-    return KombuMessage(  # type: ignore[no-untyped-call]  # kombu has types for some things
+    return KombuMessage(
         body=message.body,
         delivery_tag=tag,
         content_type=properties.get("content_type"),

@@ -67,7 +67,7 @@ class Place(NamedTuple):
     @property
     def client(self) -> Client:
         """The client of this process for all that is not consumed. It attaches when it is used."""
-        return shared((self.directory, f"celery-{os.getpid()}", self.call_timeout))
+        return shared((self.directory, f"tasks-{os.getpid()}", self.call_timeout))
 
     @property
     def node(self) -> Node:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -37,17 +37,14 @@ from celery.backends.base import BaseKeyValueStoreBackend
 from kombu.utils.functional import LRUCache
 
 from warren.engine._core import Record
-from warren.engine.errors import ClosedError, DeclarationMismatch, PeerLost, TopicNotFound
+from warren.engine.errors import ClosedError, PeerLost
+from warren.workers.celery.kept import Kept
 from warren.workers.celery.place import Place
 from warren.workers.faces.topic_reader import Reader
 from warren.workers.faces.topics import Topic
 
-#: queues of the topic
-QUEUES = 4
 #: results read in one step
 READ = 500
-#: the least time that results are kept, and how long they are without `result_expires`
-EXPIRES_LEAST_S = 1.0
 #: chords of which the number of parts is remembered
 SIZES = 1000
 #: how many parts of a chord are looked at
@@ -152,8 +149,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def __init__(self, app: Any, url: str | None = None, **named: Any) -> None:
         super().__init__(app=app, url=url, **named)
-        self.place = Place.of(url or "")
-        self._topics: dict[int, Topic] = {}  # of each process
+        self.kept = Kept(Place.of(url or ""), float(self.expires) if self.expires else None)
         self._sizes = LRUCache(limit=SIZES)  # of chords
         self._part = threading.local()  # of a chord, which this thread has just ended
         self.result_consumer = self.ResultConsumer(
@@ -164,51 +160,16 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         """It is made anew where it is unpickled."""
         return super().__reduce__(args, {"url": self.url, **(kwargs or {})})
 
-    # -- the topic ----------------------------------------------------------------------------------------------
-
     @property
     def topic(self) -> Topic:
-        """The topic of the results; declared with the first use. Raises NodeNotRunning, ClosedError."""
-        found = self._topics.get(os.getpid())
-        if found is None:
-            self.place.attach()
-            found = self._topics[os.getpid()] = self._opened()
-        return found
-
-    def _opened(self) -> Topic:
-        node, name = self.place.node, self.place.topic
-        try:
-            return node.topic(name, create=False)
-        except TopicNotFound:
-            kept = max(float(self.expires), EXPIRES_LEAST_S) if self.expires else None
-            try:
-                return node.topic(name, queues=QUEUES, retention_s=kept)
-            except DeclarationMismatch:  # another process was first
-                return node.topic(name, create=False)
-
-    def _append(self, keys: list[str], body: bytes | str, tag: str | None = None) -> None:
-        data = body.encode() if isinstance(body, str) else body
-        durability = self.place.durability or "written"
-        self._again(lambda topic: topic.append(data, keys, tag, durability=durability, timeout=self.place.call_timeout))
-
-    def _find(self, key: str, limit: int) -> list[Record]:
-        found: list[Record] = self._again(lambda topic: topic.find(key, limit=limit, damage="skip"))
-        return found
-
-    def _again(self, call: Callable[[Topic], Any]) -> Any:
-        """Of a topic that was deleted there is another one then."""
-        try:
-            return call(self.topic)
-        except TopicNotFound:
-            self._topics.pop(os.getpid(), None)
-            return call(self.topic)
+        """The topic of the results. Raises NodeNotRunning, ClosedError."""
+        return self.kept.topic
 
     # -- keys and values ----------------------------------------------------------------------------------------
 
     def get(self, key: bytes | str) -> bytes | None:
         """The newest value of a key, or None."""
-        found = self._find(_named(key), 1)
-        return found[0].body or None if found else None
+        return self.kept.newest(_named(key))
 
     def mget(self, keys: Iterable[bytes | str]) -> list[bytes | None]:
         """The same of many."""
@@ -216,14 +177,14 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def set(self, key: bytes | str, value: bytes | str) -> None:
         """A new value."""
-        self._append([_named(key)], value)
+        self.kept.append([_named(key)], value)
 
     def _set_with_state(self, key: bytes | str, value: bytes | str, state: str) -> None:
-        self._append([_named(key)], value, state)
+        self.kept.append([_named(key)], value, state)
 
     def delete(self, key: bytes | str) -> None:
         """No value any more."""
-        self._append([_named(key)], b"")
+        self.kept.append([_named(key)], b"")
 
     def task_of(self, key: str | None) -> str | None:
         """The id of the task that a key of the topic is of, or None."""
@@ -256,22 +217,22 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
     def _is_last(self, key: str, part: str, size: int) -> bool:
         """Whether this part is the last one of its chord, and nobody has called the body. It is noted that it ended."""
         own = f"{key}/{quote(part, safe=SAFE)}"
-        newest = self._find(key, 1)
+        newest = self.kept.find(key, 1)
         if newest and not newest[0].body:
             return False  # it was called; this part has run once more
-        if not self._find(own, 1):
-            self._append([key, own], part)
-        newest = self._find(key, LOOKED_AT)
+        if not self.kept.find(own, 1):
+            self.kept.append([key, own], part)
+        newest = self.kept.find(key, LOOKED_AT)
         ended, since = _ended(newest)
         if ended is None:
             return self._is_last_of_all(key, part, size)
         if ended < size and since >= CHECKPOINT:
-            self._append([key], f"={ended},{newest[0].offset}")
+            self.kept.append([key], f"={ended},{newest[0].offset}")
         return ended >= size and self._is_last_of_all(key, part, size)
 
     def _is_last_of_all(self, key: str, part: str, size: int) -> bool:
         """The exact look, at every part; it is taken when there seem to be enough."""
-        found = sorted(self._find(key, CHORD_MAX), key=lambda record: record.offset)
+        found = sorted(self.kept.find(key, CHORD_MAX), key=lambda record: record.offset)
         if any(not record.body for record in found):
             return False
         ended = list(dict.fromkeys(record.body for record in found if not record.body.startswith(b"=")))

@@ -140,7 +140,7 @@ class Transport(base.Transport):
     def establish_connection(self) -> Connection:
         """Attach to the node. Raises NodeNotRunning, UsageError."""
         client: Any = self.client
-        environment = detect_environment()  # type: ignore[no-untyped-call]
+        environment = detect_environment()
         if environment != "default":
             raise UsageError(
                 f"{environment} replaces threads, and Warren waits in one: use the pool prefork, threads or solo"

@@ -1,0 +1,144 @@
+"""Warren as a broker of Taskiq: tasks, results, delays, priorities, progress, and what comes back when nobody acks.
+
+Method: Taskiq's own receiver in this process.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from taskiq.api import run_receiver_task
+from taskiq.depends.progress_tracker import TaskProgress, TaskState
+from taskiq.exceptions import SendTaskError, TaskiqResultTimeoutError
+
+import warren
+from warren.engine.errors import ClosedError, NodeNotRunning, UsageError
+from warren.taskiq import WarrenBroker, WarrenResultBackend
+
+WAIT_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def opened(directory: Path, name: str, **options: Any) -> AsyncIterator[WarrenBroker]:
+    url = f"warren:///{directory}"
+    broker = WarrenBroker(url, queue_name=name, **options).with_result_backend(WarrenResultBackend(url))
+    await broker.startup()
+    try:
+        yield broker
+    finally:
+        await broker.shutdown()
+
+
+@contextlib.asynccontextmanager
+async def working(broker: WarrenBroker) -> AsyncIterator[None]:
+    task = asyncio.create_task(run_receiver_task(broker))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def test_tasks_run_and_results_come_to_every_process(directory: Path, name: str) -> None:
+    async def main() -> None:
+        async with opened(directory, name) as broker, opened(directory, name) as other:
+
+            @broker.task(task_name="add")
+            async def add(x: int, y: int) -> int:
+                return x + y
+
+            @broker.task(task_name="fail")
+            def fail() -> None:
+                raise ValueError("on purpose")
+
+            sent = await add.kiq(1, 2)
+            with pytest.raises(TaskiqResultTimeoutError):
+                await sent.wait_result(timeout=0.2)
+            async with working(broker):
+                result = await sent.wait_result(timeout=WAIT_S, check_interval=0.02)
+                assert (result.return_value, result.is_err) == (3, False)
+                failed = await (await fail.kiq()).wait_result(timeout=WAIT_S, check_interval=0.02)
+                assert failed.is_err
+                assert isinstance(failed.error, ValueError)
+            assert (await other.result_backend.get_result(sent.task_id)).return_value == 3
+            await other.result_backend.set_progress(
+                sent.task_id, TaskProgress(state=TaskState.STARTED, meta={"done": 1})
+            )
+            progress = await broker.result_backend.get_progress(sent.task_id)
+            assert progress is not None
+            assert progress.meta == {"done": 1}
+            assert await broker.result_backend.get_progress("none") is None
+
+    asyncio.run(main())
+
+
+def test_a_delay_and_a_priority_are_labels(directory: Path, name: str, node: warren.Node) -> None:
+    async def main() -> None:
+        async with opened(directory, name, max_priority=9, prefetch=1) as broker:
+            ran: list[tuple[str, float]] = []
+
+            @broker.task(task_name="note")
+            async def note(what: str) -> None:
+                ran.append((what, time.time()))
+
+            due = time.time() + 0.5
+            await note.kicker().with_labels(delay=0.5).kiq("later")
+            for what, priority in (("low", 0), ("high", 9)):
+                await note.kicker().with_labels(priority=priority).kiq(what)
+            counts = node.queue(name, create=False).stats()
+            assert (counts["delayed"], counts["ready"]) == (1, 2)
+            async with working(broker):
+                async with asyncio.timeout(WAIT_S):
+                    while len(ran) < 3:
+                        await asyncio.sleep(0.01)
+            assert [what for what, _when in ran] == ["high", "low", "later"]
+            assert ran[2][1] >= due - 0.005
+
+    asyncio.run(main())
+
+
+def test_what_nobody_acked_comes_again(directory: Path, name: str) -> None:
+    async def main() -> None:
+        async with opened(directory, name) as sender:
+
+            @sender.task(task_name="held")
+            async def held() -> None: ...
+
+            await held.kiq()
+            async with opened(directory, name) as first:
+                messages = first.listen()
+                data = (await anext(messages)).data
+                await messages.aclose()
+            async with opened(directory, name) as second, asyncio.timeout(WAIT_S):
+                messages = second.listen()
+                again = await anext(messages)
+                assert again.data == data
+                acked = again.ack()
+                assert acked is not None
+                await acked
+                await messages.aclose()
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_is_said(directory: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(UsageError, match="max_priority must be 1 to 9"):
+            WarrenBroker("warren:///data", max_priority=10)
+        broker = WarrenBroker(f"warren:///{directory}")
+
+        @broker.task(task_name="t")
+        async def task() -> None: ...
+
+        with pytest.raises(SendTaskError) as raised:
+            await task.kiq()
+        assert isinstance(raised.value.__cause__, ClosedError)
+        with pytest.raises(NodeNotRunning):
+            await WarrenBroker(f"warren:///{tmp_path / 'none'}").startup()
+
+    asyncio.run(main())

@@ -1,0 +1,13 @@
+"""Warren for Dramatiq: a broker and a result backend without a server.
+
+    import dramatiq
+    from warren.dramatiq import WarrenBroker
+
+    dramatiq.set_broker(WarrenBroker("warren:///data"))
+
+See docs/celery.md.
+"""
+
+from warren.workers.celery.dramatiq_broker import WarrenBackend, WarrenBroker
+
+__all__ = ["WarrenBroker", "WarrenBackend"]

@@ -1,0 +1,85 @@
+"""Results that are kept in a topic: each is a record under its keys, the newest one counts, all go after a while."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from warren.engine._core import Record
+from warren.engine.errors import DeclarationMismatch, TopicNotFound
+from warren.workers.celery.place import Place
+from warren.workers.faces.topics import Topic
+
+#: queues of the topic
+QUEUES = 4
+#: the least time that results are kept
+EXPIRES_LEAST_S = 1.0
+#: records read in one step
+READ = 500
+
+
+class Kept:
+    """The topic of a place. Safe for threads and for fork."""
+
+    def __init__(self, place: Place, expires_s: float | None) -> None:
+        """`expires_s`: how long results are kept, if the topic is declared here; None: for ever."""
+        self.place = place
+        self.expires_s = expires_s
+        self._topics: dict[int, Topic] = {}  # of each process
+
+    @property
+    def topic(self) -> Topic:
+        """The topic; declared with the first use. Raises NodeNotRunning, ClosedError."""
+        found = self._topics.get(os.getpid())
+        if found is None:
+            self.place.attach()
+            found = self._topics[os.getpid()] = self._opened()
+        return found
+
+    def _opened(self) -> Topic:
+        node, name = self.place.node, self.place.topic
+        try:
+            return node.topic(name, create=False)
+        except TopicNotFound:
+            kept = None if self.expires_s is None else max(self.expires_s, EXPIRES_LEAST_S)
+            try:
+                return node.topic(name, queues=QUEUES, retention_s=kept)
+            except DeclarationMismatch:  # another process was first
+                return node.topic(name, create=False)
+
+    def append(self, keys: list[str], body: bytes | str, tag: str | None = None) -> None:
+        """Another record; it survives every process when this returns, or what the place's durability says."""
+        data = body.encode() if isinstance(body, str) else body
+        durability = self.place.durability or "written"
+        self._again(lambda topic: topic.append(data, keys, tag, durability=durability, timeout=self.place.call_timeout))
+
+    def find(self, key: str, limit: int) -> list[Record]:
+        """The newest records of a key, the newest first."""
+        found: list[Record] = self._again(lambda topic: topic.find(key, limit=limit, damage="skip"))
+        return found
+
+    def newest(self, key: str) -> bytes | None:
+        """The newest value of a key; None: there is none, or it was taken away."""
+        found = self.find(key, 1)
+        return found[0].body or None if found else None
+
+    def wait_for(self, key: str, timeout: float) -> bytes | None:
+        """The value of a key, waited for; None when time is up. Raises ClosedError."""
+        end = time.monotonic() + timeout
+        with self.topic.reader(start="latest", damage="skip", on_data_loss="skip") as reader:
+            value = self.newest(key)
+            while value is None and (left := end - time.monotonic()) > 0:
+                for record in reader.get_many(READ, left):
+                    if key in record.keys:
+                        value = record.body or None
+        return value
+
+    def _again(self, call: Callable[[Topic], Any]) -> Any:
+        """Of a topic that was deleted there is another one then."""
+        try:
+            return call(self.topic)
+        except TopicNotFound:
+            self._topics.pop(os.getpid(), None)
+            return call(self.topic)
