@@ -121,8 +121,8 @@ def test_priorities_are_those_of_the_queue(broker: WarrenBroker, name: str) -> N
 
 
 def test_what_is_wrong_is_said(broker: WarrenBroker, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="max_priority must be 1 to 9"):
-        WarrenBroker("warren:///data", max_priority=10)
+    with pytest.raises(UsageError, match="max_priority must be 1 to 255"):
+        WarrenBroker("warren:///data", max_priority=256)
     away = WarrenBroker(f"warren:///{tmp_path / 'none'}")
     away.declare_queue("q")
     with pytest.raises(ConnectionClosed, match="warren up"):

@@ -128,8 +128,8 @@ def test_what_nobody_acked_comes_again(directory: Path, name: str) -> None:
 
 def test_what_is_wrong_is_said(directory: Path, tmp_path: Path) -> None:
     async def main() -> None:
-        with pytest.raises(UsageError, match="max_priority must be 1 to 9"):
-            WarrenBroker("warren:///data", max_priority=10)
+        with pytest.raises(UsageError, match="max_priority must be 1 to 255"):
+            WarrenBroker("warren:///data", max_priority=256)
         broker = WarrenBroker(f"warren:///{directory}")
 
         @broker.task(task_name="t")

@@ -10,7 +10,6 @@ to the operating system.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from warren.tools.bench.harness import BenchError, Result, temporary_node
 from warren.tools.rabbitmq import NoRabbitMQ, RabbitMQ
+from warren.workers.process.interpreter import command, environment
 
 TASKS = 8000
 WARM = 100
@@ -41,8 +41,8 @@ def _redis(folder: Path) -> Iterator[str]:
         raise BenchError("there is no Redis to compare with: apt-get install redis-server, pip install 'warren[bench]'")
     with tempfile.TemporaryDirectory(prefix="warren-redis-", dir=folder) as own:
         path = Path(own, "socket")
-        command = [server, "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", own]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        words = [server, "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", own]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             _wait(path.exists, process, "Redis")
             yield f"redis+socket://{path}"
@@ -84,11 +84,11 @@ def _counted(counts: Path) -> tuple[int, float]:
 def _round(folder: Path, broker: str, tasks: int) -> dict[str, float]:
     """What one broker does: tasks a second, sent and done."""
     with tempfile.TemporaryDirectory(prefix="warren-celery-", dir=folder) as counts:
-        environment = os.environ | {"WARREN_BENCH_BROKER": broker, "WARREN_BENCH_COUNTS": counts}
+        told = {"WARREN_BENCH_BROKER": broker, "WARREN_BENCH_COUNTS": counts}
         sent = subprocess.run(
-            [sys.executable, "-m", _APP, str(tasks)],
+            command(_APP, str(tasks)),
             check=False,
-            env=environment,
+            env=environment() | told,
             capture_output=True,
             text=True,
             timeout=WAIT_S,
@@ -96,8 +96,8 @@ def _round(folder: Path, broker: str, tasks: int) -> dict[str, float]:
         if sent.returncode:
             raise BenchError(f"tasks could not be sent to {broker}:\n{sent.stderr[-2000:]}")
         worker = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", _APP, "worker", "-c", str(POOL), "-l", "warning", *_PLAIN],
-            env=environment,
+            command("celery", "-A", _APP, "worker", "-c", str(POOL), "-l", "warning", *_PLAIN),
+            env=environment() | told,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

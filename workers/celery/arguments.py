@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from warren.engine.catalog.arguments import PRIORITY_MAX
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 
 
 def _from_milliseconds(value: Any) -> float:
     return max(0.001, float(value) / 1000)
-
-
-def _priority(value: Any) -> int:
-    """RabbitMQ has 255 of them, the documents of Celery 10; here those above the highest count as it."""
-    return min(int(value), PRIORITY_MAX)
 
 
 def _as_it_is(value: Any) -> Any:
@@ -31,10 +25,9 @@ _NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "x-overflow": ("overflow", _as_it_is),
     "x-dead-letter-exchange": ("dead_letter_exchange", _as_it_is),
     "x-dead-letter-routing-key": ("dead_letter_routing_key", _as_it_is),
-    "x-max-priority": ("max_priority", _priority),
+    "x-max-priority": ("max_priority", int),
     "x-delivery-limit": ("delivery_limit", int),
     "x-single-active-consumer": ("single_active_consumer", bool),
-    "max_priority": ("max_priority", _priority),
 }
 #: they choose among implementations, and there is one
 _TYPES = ("classic", "quorum")

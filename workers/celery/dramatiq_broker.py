@@ -60,7 +60,7 @@ def _told(call: Callable[P, T]) -> Callable[P, T]:
 class WarrenBroker(Broker):
     """A broker of Dramatiq in a node: `WarrenBroker("warren:///data")`.
 
-    `max_priority`: queues have priorities 0 to that (9 at most), which actors say by `broker_priority`. `options`:
+    `max_priority`: queues have priorities 0 to that (255 at most), which actors say by `broker_priority`. `options`:
     those of the URL (docs/celery.md). Nothing is attached before it is used.
     """
 
@@ -98,12 +98,13 @@ class WarrenBroker(Broker):
             self.place.attach()
             node, dead = self.place.node, f"{queue_name}.XQ"
             node.queue(dead, durable=True, message_ttl=DEAD_S)
+            given: dict[str, Any] = {"max_priority": self.max_priority} if self.max_priority else {}
             found = node.queue(
                 queue_name,
                 durable=True,
                 dead_letter_exchange="",
                 dead_letter_routing_key=dead,
-                max_priority=self.max_priority or 0,
+                **given,
             )
             self._opened[os.getpid(), queue_name] = found
         return found

@@ -1,6 +1,6 @@
 """Warren as a broker and a result backend of Taskiq, on `warren.aio`.
 
-Labels of a task: `delay` (seconds until it runs, in the node), `priority` (0 to 9, in a queue with `max_priority`).
+Labels of a task: `delay` (seconds until it runs, in the node), `priority` (0 to 255, in a queue with `max_priority`).
 
 Crash points
   Worker killed with a task that was not acked: it returns to its place, and runs again.
@@ -41,7 +41,7 @@ class WarrenBroker(AsyncBroker):
     """A broker of Taskiq in a node: `WarrenBroker("warren:///data")`.
 
     `queue_name`: of the tasks. `prefetch`: so many are delivered to a worker at a time. `max_priority`: the queue has
-    priorities 0 to that (9 at most), which tasks say by the label `priority`. `options`: those of the URL
+    priorities 0 to that (255 at most), which tasks say by the label `priority`. `options`: those of the URL
     (docs/celery.md).
     """
 
@@ -69,7 +69,8 @@ class WarrenBroker(AsyncBroker):
         """Attach, and declare the queue. Raises NodeNotRunning."""
         await super().startup()
         self._node = await _attached(self.place)
-        self._queue = await self._node.queue(self.queue_name, durable=True, max_priority=self.max_priority or 0)
+        given: dict[str, Any] = {"max_priority": self.max_priority} if self.max_priority else {}
+        self._queue = await self._node.queue(self.queue_name, durable=True, **given)
 
     async def shutdown(self) -> None:
         """Leave the node: what was not acked returns."""
