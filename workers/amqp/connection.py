@@ -334,8 +334,7 @@ class Connection(asyncio.Protocol):
                     spec.NOT_ALLOWED,
                     f"number of channels opened ({len(self.slots)}) has reached the negotiated channel_max "
                     f"({self.channel_max})",
-                ),
-                spec.CHANNEL_OPEN,
+                )
             )
             return
         if limit is not None and self.gateway.channels_of(self.user_name) >= limit:
