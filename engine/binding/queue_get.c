@@ -10,6 +10,7 @@
  *        ahead as it works off in AHEAD_NS, one at least. It begins with one and doubles. What lies here beyond it, when
  *        the work has become slower, returns.
  */
+#include "binding/delivery_type.h"
 #include "binding/queue_get.h"
 #include "binding/queue_credit.h"
 
@@ -21,6 +22,7 @@
 #define HOLDING_MAX_NS (2 * AHEAD_NS) /* a pause is not much worse than slow work: the average forgets it soon */
 #define HOLDING_SHIFT 5              /* the average is of about 32 messages */
 #define CHECK_NS 1000000000ull
+#define MANY_BYTES (64ull << 20)     /* bodies of one call: whoever takes messages by the hundred has not memory for hundreds of large ones */
 #define LAST_WORD_NS 40000000ull /* a get that knows that the worker looked waits so long for its last word */
 
 /* Does this client hold so many messages of the worker that no other can be delivered? Nothing came that was not seen. */
@@ -356,8 +358,8 @@ PyObject *wr_handle_get(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     return message;
 }
 
-/* get_many(max, timeout, ahead=True): a list of at least one message, as many as are there, at most max; empty when
- * none came. */
+/* get_many(max, timeout, ahead=True): a list of at least one message, as many as are there, at most max, and no more
+ * than their bodies are MANY_BYTES together; empty when none came. */
 PyObject *wr_handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
     uint64_t deadline;
@@ -388,11 +390,13 @@ PyObject *wr_handle_get_many(PyObject *op, PyObject *const *args, Py_ssize_t giv
     }
     h->inside++; /* reading from files lets the GIL go */
     bool ended = false;
+    uint64_t bytes = 0;
     while (message) {
         int error = PyList_Append(list, message);
+        bytes += (uint64_t)PyBytes_GET_SIZE(((DeliveryObject *)message)->body);
         Py_DECREF(message);
         if (error) break;
-        if (PyList_GET_SIZE(list) >= most || !h->registered) break;
+        if (PyList_GET_SIZE(list) >= most || bytes >= MANY_BYTES || !h->registered) break;
         if (!wr_client_consumer_pending(&h->consumer) && (wr_handle_up_to_date(h) || wr_handle_intake(h))) break;
         if (!wr_client_consumer_pending(&h->consumer)) {
             if (!exact || ended) break;

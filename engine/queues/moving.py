@@ -149,15 +149,18 @@ class Source:
                 "when it starts, and the next start of the node moves its queues"
             )
 
-    def stored(self) -> Iterator[tuple[QueueDeclaration, NDArray[np.bytes_]]]:
+    def apart(self) -> Iterator[tuple[QueueDeclaration, NDArray[np.bytes_], NDArray[np.bytes_]]]:
         """Instead of `read`: of each queue that outlives the node the ids of messages whose bodies are in the message
-        store, piece by piece. What is damaged is left out: who checks names it elsewhere. Raises FormatVersionError,
-        StoreError."""
+        store, and of those that have files of their own, piece by piece. What is damaged is left out: who checks names
+        it elsewhere. Raises FormatVersionError, StoreError."""
         by_id = {item.id: item for item in self.declared}
         for id, table in self.rows(BATCH_ROWS):
-            ids = table["id"][table["where"] == LOCATION_STORE]
-            if len(ids):
-                yield by_id[id], np.ascontiguousarray(ids).view(np.dtype((np.bytes_, 16)))
+            stored, large = (
+                np.ascontiguousarray(table["id"][table["where"] == where]).view(np.dtype((np.bytes_, 16)))
+                for where in (LOCATION_STORE, LOCATION_LARGE)
+            )
+            if len(stored) or len(large):
+                yield by_id[id], stored, large
 
     def rows(self, count: int) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Instead of `read`: of each queue that outlives the node its messages (rows.SEGMENT_ROW; `where` their bodies

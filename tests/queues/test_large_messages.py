@@ -6,6 +6,7 @@ nor a file without a message.
 Method: a node with small sizes, so that 60 kB are large; the files in `large/` are looked at.
 """
 
+import asyncio
 import os
 import signal
 import sys
@@ -13,13 +14,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import warren
+import warren.aio
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import CorruptRecord
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.large_files import ids_in
+from warren.workers.cli.check import Checked, verify
+from warren.workers.client.client import Client
+from warren.workers.faces.row_columns import Rows
+from warren.workers.faces.row_publish import put_rows
 
 from support.real_node import RealNode, frozen
 from support.waiting import wait_until
@@ -202,6 +209,56 @@ def test_dead_letters_have_a_file_of_their_own(real: RealNode, node: warren.Node
         letter.ack()
 
 
+def test_an_event_loop_goes_on_while_they_are_written(real: RealNode, node: warren.Node) -> None:
+    """Files are written in threads; order is that of the calls of a task."""
+
+    async def program() -> list[bytes]:
+        async with await warren.aio.attach(real.directory) as attached:
+            queue = await attached.queue("loop")
+            turns = 0
+
+            async def ticks() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            ticking = asyncio.create_task(ticks())
+            await queue.put(body(0, 1 << 20))
+            assert turns > 1, "the loop stood still while a large message was written"
+            ticking.cancel()
+            await queue.put_many([body(n, LARGE if n % 3 else 100) for n in range(1, 20)])
+            await attached.publish(body(20), "", "loop")
+            found = []
+            while len(found) < 21:
+                message = await queue.get(timeout=30)
+                found.append(message.body)
+                await message.ack()
+            return found
+
+    found = asyncio.run(program())
+    assert found == [body(0, 1 << 20), *(body(n, LARGE if n % 3 else 100) for n in range(1, 20)), body(20)]
+
+
+def test_rows_of_columns_may_be_large(real: RealNode, node: warren.Node) -> None:
+    queue = node.queue("rows")
+    bodies = [body(n, LARGE if n % 2 else 50) for n in range(10)]
+    client = Client(real.directory, "rows", 5.0)
+    try:
+        put_rows(client, "rows", Rows(_batch(bodies)), "synced", 30).wait(30)
+        found = [item for batch in queue.browse_arrow() for item in batch.column("value").to_pylist()]
+        assert found == bodies
+        with pytest.raises(warren.MessageTooLarge, match="message_bytes_max"):
+            put_rows(client, "rows", Rows(_batch([b"", bytes((1 << 20) + 1)])), "synced", 30)
+    finally:
+        client.close(5.0)
+    assert queue.stats()["ready"] == 10
+
+
+def _batch(bodies: list[bytes]) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(bodies, pa.binary())})
+
+
 def test_topics_say_what_they_take(node: warren.Node) -> None:
     topic = node.topic("of-small-ones")
     with pytest.raises(warren.MessageTooLarge, match=f"larger than topics and stores take, {SHARED}"):
@@ -372,3 +429,25 @@ def test_large_messages_move_with_their_queues(tmp_path: Path) -> None:
                     30,
                     what="the removal of all files",
                 )
+
+
+def test_a_check_reads_the_files_that_rows_name(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    with RealNode(directory, **SIZES | {"workers": 1}), warren.attach(directory) as node:
+        node.queue("kept").put_many([body(n) for n in range(3)])
+    folder = Folder.of(directory, 0)
+    ids = sorted(ids_in(folder))
+    (folder.large / ("00" * 16)).write_bytes(b"what no row names is left to the next start")
+
+    def checked() -> list[Checked]:
+        return [item for item in verify(NodeDirectory(directory)).files if item.kind == "large"]
+
+    assert [(item.problem, item.bytes) for item in checked()] == [("", LARGE)] * 3
+    with open(folder.large / ids[1].hex(), "r+b") as file:
+        file.seek(100_000)
+        file.write(b"other bytes")
+    (folder.large / ids[2].hex()).unlink()
+    found = {Path(item.path).name: item.problem for item in checked()}
+    assert found[ids[0].hex()] == ""
+    assert found[ids[1].hex()] == "bad crc: its message, of queue 'kept', is lost"
+    assert found[ids[2].hex()] == "is missing: its message is lost"

@@ -200,11 +200,11 @@ def _bodies(
     store: StoreCheck | None,
     progress: Callable[[int, int], None],
 ) -> Iterator[Checked]:
-    """Rows of queues whose bodies the message store does not have."""
+    """Rows of queues whose bodies the message store does not have; files of large messages."""
     owners = dict(workers(directory.path))
     numbers = {owner - SERVER_WORKER_FIRST: path for path, owner in owners.items()}
     try:
-        found = body_check.compare(
+        found, large = body_check.compare(
             directory.path,
             node.node_id,
             loaded,
@@ -217,6 +217,8 @@ def _bodies(
         what = f"cannot be compared with the message store: {error}"
         yield Checked(str(directory.path / "queues"), "bodies", problem=what)
         return
+    for file in large:
+        yield Checked(str(file.path), "large", file.size, 1, problem=file.problem)
     if not found:
         return
     torn = _copied_while_it_ran(directory, node)

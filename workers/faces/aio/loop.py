@@ -321,6 +321,8 @@ class Loop:
 
         Without a queue or store there has to be room at every worker: it goes to all of its queues or to none. So
         there has to be at the topic worker, when a message goes to `topics`, at most.
+
+        A message that is too large for shared memory takes none; its file is written and synced in a thread.
         """
         count, size = need[0], max(0, need[1]) + META
         if ahead and deadline is None:
@@ -328,18 +330,20 @@ class Loop:
         while True:
             core = await self.ready(*([] if queue is None else [queue.handle]))
             try:
+                large = store is None and size > self.client.attachment().superblock.get("shared_bytes_max")
+                room = META if large else size
                 servers = [queue.server] if queue is not None else self._workers() if store is None else [store]
                 wanted = [(one, count) for one in servers]
                 if topics:
                     wanted.append((self.client.attachment().superblock.topic_server, count * topics))
-                blocked = next(filter(None, (core.room(one, n, size, size) for one, n in wanted)), None)
+                blocked = next(filter(None, (core.room(one, n, room, room) for one, n in wanted)), None)
             except AttachmentLost:
                 continue
             if blocked is not None and not is_late(deadline):
                 await self.passed(blocked[0], _core.WANT_HEAD, blocked[1], deadline, _core.FOR_ROOM)
                 continue
             try:
-                return call()
+                return await run_blocking(call) if large else call()
             except AttachmentLost:
                 continue
             except (TimedOut, DiskFull) as error:
