@@ -64,7 +64,8 @@ def compare(
     memory_bytes: int,
     progress: Callable[[int, int], None],
 ) -> tuple[list[Bodiless], list[LargeFile]]:
-    """What has no body in the store, by queue; and the files of large messages. Nothing is changed. `lists`: what the store's files hold; `memory_bytes`: of rows.
+    """What has no body in the store, by queue; and the files of large messages. Nothing is changed. `lists`: what the
+    store's files hold; `memory_bytes`: of rows.
 
     `progress(done, all)` is called after each worker. Raises FormatVersionError, StoreError.
     """

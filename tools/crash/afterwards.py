@@ -32,7 +32,7 @@ from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.config import Settings
 from warren.engine.errors import Error
 from warren.engine.kernel import protocol
-from warren.engine.kernel.formats import FILE_HEADER, FRAME
+from warren.engine.kernel.formats import FILE_HEADER, FRAME, LARGE_HEADER
 from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
 from warren.engine.queues import recovery
 from warren.engine.queues.folder import Folder
@@ -457,12 +457,16 @@ def _body_of_row(row: memoryview, folder: Folder, store: _Store, journals: dict[
     def field(name: str) -> int:
         return int(DELIVERY.unpack(row, name))
 
-    location, file, offset, length = field("location"), field("file"), field("offset"), field("frame_length")
+    location = field("flags") >> PROTOCOL["DELIVERY_LOCATION_SHIFT"]
+    file, offset, length = field("file"), field("offset"), field("frame_length")
     if location == PROTOCOL["LOCATION_STORE"]:
         id = DELIVERY.get_bytes(row, "id")
         place = store.places.get(id)
         body = None if place is None else store.body(*place, id)
         return None if body is None else body[field("meta_length") :]
+    if location == PROTOCOL["LOCATION_LARGE"]:
+        path = folder.large / DELIVERY.get_bytes(row, "id").hex()
+        return path.read_bytes()[LARGE_HEADER.size + field("meta_length") :] if path.exists() else None
     path = folder.data_file(file) if location == PROTOCOL["LOCATION_SEGMENT"] else folder.journal_file(file)
     if path not in journals:
         journals[path] = path.read_bytes()

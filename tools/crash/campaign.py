@@ -74,7 +74,7 @@ SETTINGS: dict[str, Any] = {
     "file_bytes": 256 << 10,
     "arena_bytes": 2 << 20,
     "journal_files_max": 3,
-    "message_bytes_max": 128 << 10,
+    "message_bytes_max": 512 << 10,
     "index_rows": 1024,
     "ring_records": 1024,
     "delivery_slots": 512,

@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
     "file_bytes": 256 * 1024,
     "images_n": 2,
     "arena_bytes": 1 << 20,
-    "message_bytes_max": 100_000,
+    "message_bytes_max": 300_000,
     "ring_records": 1024,
     "delivery_slots": 256,
     "directory_rows": 4096,
@@ -52,6 +52,8 @@ SETTINGS: dict[str, Any] = {
     "journal_files_max": 2,
 }
 QUEUES = ("first", "second")
+#: of the puts so many have a message in a file of its own
+LARGE_SHARE, LARGE_BYTES = 0.1, 260_000
 #: 1: an id that is written again has another body than before
 OTHER_BODY = 1
 STOP_S = 30.0
@@ -242,9 +244,12 @@ class History:
     # -- queues -------------------------------------------------------------------------------------------------
 
     def put(self) -> None:
-        """Messages into a queue; large ones go to the store."""
+        """Messages into a queue; large ones go to the store, and a few are too large for shared memory."""
         name = self.rng.choice(QUEUES)
-        items = [(next(self.numbers[name]), max(8, self._size())) for _ in range(self.rng.choice((1, 1, 5, 25)))]
+        sizes = [max(8, self._size()) for _ in range(self.rng.choice((1, 1, 5, 25)))]
+        if self.rng.random() < LARGE_SHARE:
+            sizes[-1] = LARGE_BYTES
+        items = [(next(self.numbers[name]), size) for size in sizes]
         token = next(self.tokens)
         self.say("p", token, name, items)
         self.queues[name].put_many([message_of(name, *item) for item in items], timeout=self.timeout)

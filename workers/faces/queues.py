@@ -449,8 +449,8 @@ class Queue:
         Raises what get raises.
 
         One call returns no more than half of the setting `delivery_slots` (2,048 of 4,096), however large `max` is and
-        however many are ready: each message that was delivered and is not settled takes a slot. Ack them, and call
-        again.
+        however many are ready: each message that was delivered and is not settled takes a slot. Nor does it go on when
+        the bodies in the list are 64 MiB together. Ack them, and call again.
 
         `ahead`: as for get. With ahead=False, only the messages in the list have left the queue.
         """
