@@ -28,6 +28,7 @@ from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.amqp import spec
 from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.metadata import META_BYTES_MAX
 from warren.engine.errors import (
     ClosedError,
     DiskFull,
@@ -346,6 +347,12 @@ class Publisher:
         now_ms = time.time_ns() // 1_000_000
         metas, options, _odd = _core.amqp_prepare(exchange, key, [look.properties], now_ms)
         meta = metas[0] if isinstance(metas, list) else metas
+        if meta is None:  # ODD_SIZE
+            raise ChannelFault(
+                311,
+                f"properties of {len(look.properties)} bytes: with exchange and routing key a message of this server "
+                f"has room for {META_BYTES_MAX}; send large things as the body",
+            )
         chosen = options[0] if isinstance(options, list) else options
         while True:
             try:
