@@ -155,10 +155,7 @@ class Source:
         it elsewhere. Raises FormatVersionError, StoreError."""
         by_id = {item.id: item for item in self.declared}
         for id, table in self.rows(BATCH_ROWS):
-            stored, large = (
-                np.ascontiguousarray(table["id"][table["where"] == where]).view(np.dtype((np.bytes_, 16)))
-                for where in (LOCATION_STORE, LOCATION_LARGE)
-            )
+            stored, large = _ids(table, LOCATION_STORE), _ids(table, LOCATION_LARGE)
             if len(stored) or len(large):
                 yield by_id[id], stored, large
 
@@ -226,6 +223,12 @@ class Source:
         keys = np.frombuffer(bytearray(engine.keys(old)), dtype=[("queue", ">u4"), ("rest", f"V{SEEN_KEY.size - 4}")])
         keys["queue"] = new
         target.terms(new, next, engine.terms(old), keys.tobytes())
+
+
+def _ids(table: NDArray[np.void], where: int) -> NDArray[np.bytes_]:
+    """Of the messages whose bodies lie there."""
+    ids = np.ascontiguousarray(table["id"][table["where"] == where])
+    return ids.view(np.dtype((np.bytes_, 16)))
 
 
 @dataclass
