@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from warren.workers.faces.row_columns import Rows
 from warren.workers.faces.row_publish import put_rows
 
 from support.real_node import RealNode, frozen
+from support.small_disk import Disk
 from support.waiting import wait_until
 
 SIZES = {
@@ -429,6 +431,32 @@ def test_large_messages_move_with_their_queues(tmp_path: Path) -> None:
                     30,
                     what="the removal of all files",
                 )
+
+
+def test_on_a_full_disk_a_publisher_waits_and_leaves_nothing(small_disk: Path) -> None:
+    """What has no room is not begun, and goes on when there is some."""
+    disk = Disk(small_disk)
+    sizes = SIZES | {"workers": 1, "message_bytes_max": 8 << 20, "disk_free_bytes_min": 0}
+    with RealNode(disk.directory, **sizes), warren.attach(disk.directory) as node:
+        queue = node.queue("waits")
+        queue.put(b"begins")  # the journal has its files
+        folder = Folder.of(disk.directory, 0)
+        disk.leave(2 << 20)
+        began = time.monotonic()
+        with pytest.raises(warren.TimedOut):
+            queue.put(body(1, 6 << 20), timeout=0.3)
+        assert time.monotonic() - began >= 0.3
+        assert ids_in(folder) == []
+        with ThreadPoolExecutor(1) as thread:
+            waits = thread.submit(queue.put, body(2, 6 << 20), timeout=60)
+            time.sleep(0.2)
+            assert not waits.done()
+            disk.empty()
+            waits.result(60)
+        assert queue.get(timeout=30).body == b"begins"
+        message = queue.get(timeout=30)
+        assert message.body == body(2, 6 << 20)
+        message.ack()
 
 
 def test_a_check_reads_the_files_that_rows_name(tmp_path: Path) -> None:

@@ -484,6 +484,7 @@ def test_durabilities_rise_no_earlier_than_they_are_true(node: Node, worker: Inc
         {"op": 99},
         {"op": "OP_PUBLISH", "body": (1 << 22) - 4, "length": 100, "queue": 1},
         {"op": "OP_PUBLISH", "length": 10, "meta_length": 11, "queue": 1},
+        {"op": "OP_PUBLISH", "length": 5, "queue": 1, "flags": PROTOCOL["FLAG_LARGE"]},
         {"op": "OP_PUBLISH", "length": 8, "queue": 3, "flags": PROTOCOL["FLAG_ROUTES"]},
         {"op": "OP_PUBLISH", "length": 8, "queue": 0x40000000, "flags": PROTOCOL["FLAG_ROUTES"]},
         {"op": "OP_PUBLISH", "length": 8, "queue": 1, "count": 10 << 56},

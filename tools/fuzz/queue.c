@@ -233,6 +233,12 @@ static void crafted(hostile *h, fuzz_input *in) {
             c->queue = wrong & 128 ? (uint32_t)fuzz_size(in, WR_ROUTES_MAX) : n;
         } else {
             c->flags &= (uint8_t)~WR_FLAG_ROUTES;
+            if (c->flags & WR_FLAG_LARGE && !(wrong & 4)) { /* a length, and a key before it */
+                const uint32_t key = c->flags & WR_FLAG_DEDUPLICATE ? WR_KEY_BYTES : 0, length = fuzz16(in);
+                uint8_t *blob = wr_view_blob(&h->view, c->body, key + sizeof length);
+                if (blob) memcpy(blob + key, &length, sizeof length);
+                c->length = (uint32_t)(key + sizeof length);
+            }
         }
     } else {
         c->tag = wrong & 16 ? fuzz_size(in, 64) : fuzz8(in);
