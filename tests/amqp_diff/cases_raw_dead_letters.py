@@ -226,11 +226,20 @@ def _as_sent(value: Any) -> Any:
 @case
 def a_forged_x_death(s: Scene) -> None:
     lane, queue, dead = _queues(s)
-    for value in ("text", [], [{}], [{"queue": "q", "reason": "rejected", "count": 5}]):
+    for value in ("text", [], [{"queue": "q", "reason": "rejected", "count": 5}]):
         lane.confirmed(queue, "forged", properties={"headers": {"x-death": value, "x-first-death-queue": "mine"}})
         tag = lane.call("basic.get", queue=queue)["delivery"]
         lane.send("basic.reject", delivery=tag)
         _dead(lane, dead)
+
+
+@case
+def an_empty_table_in_x_death(s: Scene) -> None:
+    lane, queue, dead = _queues(s)
+    lane.confirmed(queue, "forged", properties={"headers": {"x-death": [{}]}})
+    lane.call("basic.get", queue=queue)
+    lane.send("basic.reject", delivery=1)
+    _dead(lane, dead)
 
 
 @case

@@ -630,7 +630,7 @@ def message_ttl_zero(s: Scene) -> None:
     queue = s.name()
     lane.call("queue.declare", queue=queue, arguments={"x-message-ttl": 0})
     lane.confirmed(queue, "nobody waits")
-    lane.message_count(queue)
+    lane.emptied(queue)
     lane.call("basic.consume", queue=queue, tag="t", no_ack=True)
     lane.confirmed(queue, "somebody waits")
     lane.deliveries(1)

@@ -1,25 +1,26 @@
-"""Where the gateway's transcript is meant to differ from RabbitMQ's: the case, the reason, and the gateway's lines.
+"""Where the gateway's transcript is meant to differ from RabbitMQ's: `differences.json` has for each such case the
+reason, and the gateway's lines in place of recorded ones, which are counted from 0.
 
 docs/amqp.md names each of them for users.
 """
 
-from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Why, and which lines stand in the transcript instead."""
 
     reason: str
-    #: recorded lines by their number from 0, and what stands in their place; None: nothing does
-    instead: dict[int, str | None]
-    #: lines that follow the last one
-    then: tuple[str, ...] = ()
+    instead: dict[int, list[str]]
 
     def applied(self, lines: list[str]) -> list[str]:
         """The recorded transcript with these differences."""
-        changed = [self.instead.get(number, line) for number, line in enumerate(lines)]
-        return [line for line in changed if line is not None] + list(self.then)
+        return [one for number, line in enumerate(lines) for one in self.instead.get(number, [line])]
 
 
-DIFFERENCES: dict[str, Difference] = {}
+DIFFERENCES = {
+    case: Difference(found["reason"], {int(number): lines for number, lines in found["instead"].items()})
+    for case, found in json.loads(Path(__file__).with_name("differences.json").read_text()).items()
+}

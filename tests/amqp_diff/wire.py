@@ -564,6 +564,8 @@ class Wire:
         if found is not None and found.name == "connection.close":
             self.raw(method(0, "connection.close-ok", {}))
             self.took(self.wait(0, ["(closed)"]))
+        if found is not None and found.name == "connection.close-ok":
+            self.shut()
         return found
 
 
@@ -699,6 +701,18 @@ class Lane:
         """Publish on this channel, and know by a method that follows it that it is routed."""
         self.publish(*given, **options)
         self.alive()
+
+    def emptied(self, queue: str) -> None:
+        """Say whether the queue becomes empty by itself."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            self.wire.raw(method(self.number, "queue.declare", {"queue": queue, "passive": True}))
+            found = self.wire.wait(self.number, ["queue.declare-ok", "channel.close"])
+            if found is None or found.name != "queue.declare-ok" or not found["messages"]:
+                self.wire.took(found)
+                return
+            time.sleep(0.01)
+        self.wire.say(f"{self.wire.label}{self.number}: {queue} does not become empty")
 
     def message_count(self, queue: str) -> None:
         """Say how many messages are ready, and how many consumers there are."""

@@ -1,0 +1,48 @@
+"""The servers that the cases run against: the gateway of a node, and with `--rabbitmq` a RabbitMQ of the tests' own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import warren
+from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
+from warren.tools.rabbitmq import RabbitMQ
+from warren.workers.faces.node import client_of
+
+from amqp_diff.scene import Server
+from support.gateway_node import GatewayNode
+from support.waiting import wait_until
+
+#: messages of a mebibyte fit
+SETTINGS: dict[str, Any] = {"file_bytes": 4 << 20, "arena_bytes": 8 << 20, "message_bytes_max": 2 << 20}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Seen where this folder is named on the command line."""
+    parser.addoption("--rabbitmq", action="store_true", help="run each case against RabbitMQ, too")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Where the gateway of the module's own node listens."""
+    directory = tmp_path_factory.mktemp("amqp") / "data"
+    with GatewayNode(directory, amqp="127.0.0.1:0", **SETTINGS) as running, warren.attach(directory) as node:
+        superblock = client_of(node).attachment().superblock
+
+        def alarm(on: bool) -> None:
+            """As when a queue worker finds its disk full."""
+            superblock.server_set(SERVER_WORKER_FIRST, "alarms", CONSTANTS["ALARM_DISK"] if on else 0)
+            wait_until(lambda: bool(running.ask()["alarm"]) == on, 60, what=f"alarm {on} at the gateway")
+
+        yield Server("127.0.0.1", running.port, alarm=alarm)
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(request: pytest.FixtureRequest) -> Iterator[Server | None]:
+    """A RabbitMQ, when it is asked for."""
+    if not request.config.getoption("--rabbitmq", default=False):
+        yield None
+        return
+    with RabbitMQ() as server:
+        yield Server(server.host, server.port, alarm=server.alarm)
