@@ -5,6 +5,8 @@ around the end of a frame, read by pika's decoder; a node's own deliveries.
 """
 
 import inspect
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,11 @@ from pika import spec as pika_spec
 import warren
 from warren.engine import _core
 from warren.engine.amqp import spec
+from warren.engine.amqp.values import Decimal, Int64, Timestamp
 from warren.engine.catalog import amqp_metadata, metadata
 from warren.engine.errors import UsageError
+
+from support import command_line
 
 NONE = b"\0\0"
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -200,6 +205,25 @@ def test_delivery_mode_and_priority_stand_where_they_belong(node: warren.Node, n
             wanted = {"delivery_mode": 2, "priority": 4, **said, **own}
             assert {name: value for name, value in vars(found).items() if value is not None} == wanted
     message.ack()
+
+
+def test_columns_and_the_command_line_read_them_like_others(node: warren.Node, directory: Path, name: str) -> None:
+    queue = node.queue(name)
+    headers = {"n": Int64(1), "at": Timestamp(7), "d": Decimal("1.50"), "t": {"raw": b"\xff"}}
+    put_amqp(queue, {"headers": headers, "timestamp": 7, "type": "t", "delivery_mode": 2}, b"one")
+    queue.put(b"two", headers={"n": 1})
+    (batch,) = queue.browse_arrow()
+    rows = {row["value"]: row for row in batch.to_pylist()}
+    assert (rows[b"one"]["exchange"], rows[b"one"]["routing_key"]) == ("e", "k")
+    pairs = {body: {pair["key"]: pair["value"] for pair in row["headers"]} for body, row in rows.items()}
+    assert pairs[b"one"] == {"n": b"1", "at": b"7", "d": b"1.50", "t": b'{"raw":"/w=="}'}
+    assert rows[b"one"]["timestamp"].timestamp() == 7
+    assert pairs[b"two"] == {"n": b"1"}
+    said = command_line.warren("peek", directory, name, "--json").stdout
+    one = next(found for found in map(json.loads, said.splitlines()) if found["body"] == "one")
+    assert one["headers"] == {"n": 1, "at": 7, "d": "1.50", "t": {"raw": {"base64": "/w=="}}}
+    assert one["properties"] == {"timestamp": 7, "type": "t"}
+    queue.purge()
 
 
 def test_a_dead_letter_that_came_by_amqp(node: warren.Node, name: str) -> None:
