@@ -24,7 +24,8 @@ def escape(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode())
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
+    """The characters again."""
     return _WRITTEN.sub(lambda found: bytes.fromhex(found[0].replace("%", "")).decode(errors="replace"), text)
 
 
@@ -45,6 +46,6 @@ def amqp_name(name: str) -> tuple[str, str]:
     vhost, rest = DEFAULT_VHOST, name
     if name.startswith("@") and ":" in name:
         escaped, _colon, rest = name[1:].partition(":")
-        vhost = _unescape(escaped)
-    found = _unescape(rest)
+        vhost = unescape(escaped)
+    found = unescape(rest)
     return (vhost, found) if node_name(vhost, found) == name else (DEFAULT_VHOST, name)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from warren.engine.catalog.names import check_name, check_topic_name
 from warren.engine.errors import InvalidName
 from warren.workers.amqp.faults import ChannelFault
-from warren.workers.amqp.mapping import amqp_name, engine_name, stream_name
+from warren.workers.amqp.mapping import amqp_name, engine_name, stream_called, stream_name
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
@@ -53,6 +53,12 @@ def test_names_of_streams() -> None:
     for vhost, name in (("/", ".x"), ("/", "ü b"), ("v", "q"), ("a/b", "%")):
         assert check_topic_name(stream_name(vhost, name))
     assert len({stream_name("/", "a.b"), stream_name("a", "b"), stream_name("/", "a%2Eb")}) == 3
+
+
+@given(st.just("/") | NAMES, NAMES)
+def test_streams_there_and_back(vhost: str, name: str) -> None:
+    """So no two streams have one topic."""
+    assert stream_called(stream_name(vhost, name)) == (vhost, name)
 
 
 def test_a_name_that_is_too_long() -> None:

@@ -98,10 +98,10 @@ def test_entering_a_vhost(tmp_path: Path) -> None:
         with pytest.raises(ConnectionFault, match=r"530") as raised:
             permissions.check_vhost_connections(users, user, vhost, in_vhost, of_user)
         assert told in raised.value.said
-    permissions.check_vhost_queues(users, "shop", "q2", 100)
-    permissions.check_vhost_queues(users, "closed", "q1", 0)
+    permissions.check_vhost_queues(users, "shop", "q2", lambda: 100)
+    permissions.check_vhost_queues(users, "closed", "q1", lambda: 0)
     with pytest.raises(ChannelFault) as refused:
-        permissions.check_vhost_queues(users, "closed", "q2", 1)
+        permissions.check_vhost_queues(users, "closed", "q2", lambda: 1)
     assert (refused.value.code, refused.value.said) == (
         406,
         "PRECONDITION_FAILED - cannot declare queue 'q2': queue limit in vhost 'closed' (1) is reached",

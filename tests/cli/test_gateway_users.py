@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from warren.engine.catalog.catalog import Catalog
 from warren.workers.amqp import users_file
 from warren.workers.amqp.users import Users
 
@@ -137,7 +138,9 @@ def test_permissions_are_set_and_cleared(directory: Path) -> None:
 def test_a_vhost_is_deleted_with_what_is_in_it(directory: Path) -> None:
     gateway(directory, "vhosts add shop")
     warren("queue", "declare", directory, "@shop:orders", "@shop:bills", "@shopping:list", "own")
-    warren("exchange", "declare", directory, "@shop:events")
+    for name in ("events", "amq.direct"):  # the second is the vhost's own
+        warren("exchange", "declare", directory, f"@shop:{name}")
+    warren("topic", "create", directory, "shop|log", "--queues", 1)  # no stream
     said = gateway(directory, "vhosts delete shop", code=2).said
     assert "2 queues, 1 exchange" in said
     assert "--force" in said
@@ -151,6 +154,8 @@ def test_a_vhost_is_deleted_with_what_is_in_it(directory: Path) -> None:
     }
     left = json.loads(warren("queue", "list", directory, "--json").stdout)
     assert sorted(row["name"] for row in left) == ["@shopping:list", "own"]
+    assert not [name for name in Catalog.load(directory).exchanges if name.startswith("@shop:")]
+    warren("topic", "delete", directory, "shop|log")
     warren("queue", "delete", directory, "@shopping:list", "own")
 
 

@@ -390,8 +390,9 @@ class Channel:
             settle_now([part.run.tap for part in taken if part.run.tap is not None])
 
     def _recover(self, requeue: bool) -> None:
+        if requeue:
+            self.send(spec.BASIC_RECOVER_OK)  # what there is room for then comes after it, as RabbitMQ's does
         self._recover_async(requeue)
-        self.send(spec.BASIC_RECOVER_OK)
 
     def _recover_async(self, requeue: bool) -> None:
         if not requeue:

@@ -10,6 +10,7 @@ connection ends, or with the gateway.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,10 @@ from warren.workers.amqp.mapping import (
     GENERATED,
     REPLY_TO,
     RESERVED,
+    amqp_name,
     described,
     engine_name,
+    stream_called,
     stream_name,
 )
 from warren.workers.amqp.taps import Tap, settle_now
@@ -250,6 +253,7 @@ class Declarations:
         if wanted.dead_letter_exchange is not None:
             self._may("read", "queue", name)
             self._may("write", "exchange", wanted.dead_letter_exchange)
+        self._check_limit(name)
         if wanted.exclusive:
             self.taps.exclusives[wanted.name] = self.connection
         try:
@@ -276,8 +280,19 @@ class Declarations:
             self.taps.left(self.connection)
         return True
 
+    def _check_limit(self, name: str) -> None:
+        """Whether the vhost may have one queue more. Raises ChannelFault."""
+
+        def count() -> int:
+            queues = (amqp_name(item.name) for item in self.catalog.queues.values() if not item.hidden)
+            streams = (stream_called(item.name) for item in self.catalog.topics.values() if item.by_name)
+            return sum(vhost == self.vhost for vhost, _name in itertools.chain(queues, streams))
+
+        permissions.check_vhost_queues(self.connection.gateway.users, self.vhost, name, count)
+
     async def _new_stream(self, name: str, wanted: QueueWanted) -> bool:
         """The same of a stream."""
+        self._check_limit(name)
         try:
             answer = await self._ask(
                 "declare_topic",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from warren.engine.amqp.names import DEFAULT_VHOST, amqp_name, escape, node_name
+from warren.engine.amqp.names import DEFAULT_VHOST, amqp_name, escape, node_name, unescape
 from warren.engine.catalog.names import NAME_BYTES_MAX
 from warren.workers.amqp.faults import ChannelFault
 
 __all__ = [
     "DEFAULT_VHOST", "GENERATED", "REPLY_TO", "RESERVED", "amqp_name", "described", "engine_name",
-    "stream_name",
+    "stream_called", "stream_name",
 ]  # fmt: skip
 
 #: names that begin so are the server's
@@ -34,16 +34,26 @@ def engine_name(vhost: str, name: str) -> str:
     return made
 
 
-_NOT_IN_STREAMS = re.compile("[^A-Za-z0-9_|-]")
+_NOT_IN_STREAMS = re.compile("[^A-Za-z0-9_-]")
 
 
 @lru_cache(maxsize=4096)
 def stream_name(vhost: str, name: str) -> str:
-    """What the topic of a stream is called: its characters are fewer, so a queue's name `a.b` is `a%2Eb` there."""
+    """What the topic of a stream is called: its characters are fewer, so a queue's name `a.b` is `a%2Eb` there, and `n`
+    of another vhost `v` is `v|n`. Topics that begin with `%` are groups': such a name gets a `|` in front.
+    """
     made = _NOT_IN_STREAMS.sub(escape, name)
-    if made.startswith("%"):
-        made = f"_{made}"
-    return made if vhost == DEFAULT_VHOST else f"V{_NOT_IN_STREAMS.sub(escape, vhost)}%3A{made}"
+    if vhost != DEFAULT_VHOST:
+        made = f"{_NOT_IN_STREAMS.sub(escape, vhost)}|{made}"
+    return f"|{made}" if made.startswith("%") else made
+
+
+@lru_cache(maxsize=4096)
+def stream_called(topic: str) -> tuple[str, str]:
+    """(vhost, name) of the stream whose topic is called so: what `stream_name` did, taken back."""
+    first, bar, rest = topic.removeprefix("|").partition("|")
+    found = (unescape(first), unescape(rest)) if bar else (DEFAULT_VHOST, unescape(first))
+    return found if stream_name(*found) == topic else (DEFAULT_VHOST, topic)
 
 
 def described(kind: str, name: str, vhost: str) -> str:

@@ -18,6 +18,7 @@ A passive declare needs nothing. The default exchange is called `amq.default` in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault
@@ -60,11 +61,13 @@ def check_vhost_connections(users: Users, user: User, vhost: str, in_vhost: int,
         )
 
 
-def check_vhost_queues(users: Users, vhost: str, name: str, in_vhost: int) -> None:
-    """Raises ChannelFault 406 when a vhost has as many queues already as it may have."""
+def check_vhost_queues(users: Users, vhost: str, name: str, in_vhost: Callable[[], int]) -> None:
+    """Raises ChannelFault 406 when a vhost has as many queues already as it may have; they are counted when there is a
+    limit.
+    """
     found = users.vhost(vhost)
     limit = -1 if found is None else found.limits.get("max-queues", -1)
-    if 0 <= limit <= in_vhost:
+    if limit >= 0 and in_vhost() >= limit:
         raise ChannelFault(406, f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached")
 
 

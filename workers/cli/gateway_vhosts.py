@@ -6,8 +6,8 @@ between, the same command goes on where it was.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import click
 
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.engine.errors import NodeNotRunning, UsageError
+from warren.engine.errors import ExchangeNotFound, NodeNotRunning, UsageError
 from warren.engine.saying import counted, shown
 from warren.workers.amqp import mapping, users_file
 from warren.workers.amqp.users_file import DEFAULT_VHOST, Vhost
@@ -106,7 +106,7 @@ def delete_vhost(directory: str, name: str, force: bool, as_json: bool) -> None:
         raise UsageError("vhost '/' is the node itself, and is not deleted")
     node = NodeDirectory(directory)
     node.check_made()
-    inside = _inside(node.path, name)
+    inside, own = _inside(node.path, name)
     if name not in users_file.load(node.path).vhosts and not any(inside.values()):
         vhost_of(read(directory), directory, name)
     if any(inside.values()) and not force:
@@ -117,15 +117,20 @@ def delete_vhost(directory: str, name: str, force: bool, as_json: bool) -> None:
             f"vhost {shown(name)} has {told} ({', '.join(map(shown, names))} …): nothing was deleted; --force deletes "
             "them, too"
         )
-    if any(inside.values()):
-        with ControlClient(directory, output.waiting) as client:
-            client.call("ping")  # nothing is deleted while no node runs
-            _forget(directory, name)
-            _empty(client, inside)
-    else:
-        _forget(directory, name)
+    _delete(directory, name, inside, own)
     counts = {kind: len(names) for kind, names in inside.items()}
     done(as_json, {"vhost": name, "deleted": True, **counts}, f"vhost {name} is deleted")
+
+
+def _delete(directory: str, name: str, inside: dict[str, list[str]], own: list[str]) -> None:
+    with ControlClient(directory, output.waiting) as client:
+        if any(inside.values()):
+            client.call("ping")  # nothing is deleted while no node runs
+        _forget(directory, name)
+        if not own and not any(inside.values()):
+            return
+        with contextlib.suppress(NodeNotRunning):  # its own exchanges are left then, to a vhost of that name
+            _empty(client, inside, own)
 
 
 def _forget(directory: str, name: str) -> None:
@@ -134,28 +139,30 @@ def _forget(directory: str, name: str) -> None:
             accounts.forget_vhost(name)
 
 
-def _empty(client: ControlClient, inside: dict[str, list[str]]) -> None:
+def _empty(client: ControlClient, inside: dict[str, list[str]], own: list[str]) -> None:
     if inside["queues"]:
         client.call("delete_queues", names=inside["queues"])
     for topic in inside["topics"]:
         client.call("delete_topic", name=topic)
-    for exchange in inside["exchanges"]:
-        client.call("delete_exchange", name=exchange)
+    for exchange in (*inside["exchanges"], *own):
+        with contextlib.suppress(ExchangeNotFound):  # it went with its last binding
+            client.call("delete_exchange", name=exchange)
 
 
-def _inside(path: Path, vhost: str) -> dict[str, list[str]]:
-    """The names, in the node, of what is declared in a vhost."""
-    try:
-        with ControlClient(os.fspath(path), output.waiting) as client:
-            found = client.call("queues")
-        hidden = {item["name"] for item in found["queues"] if item["hidden"]}
-        names = {kind: [item["name"] for item in found[kind]] for kind in ("queues", "exchanges", "topics")}
-        names["queues"] = [name for name in names["queues"] if name not in hidden]
-    except NodeNotRunning:
-        catalog = Catalog.load(path)
-        names = {
-            "queues": [queue.name for queue in catalog.queues.values() if not queue.hidden],
-            "exchanges": list(catalog.exchanges),
-            "topics": list(catalog.topics),
-        }
-    return {kind: [name for name in found if mapping.amqp_name(name)[0] == vhost] for kind, found in names.items()}
+def _inside(path: Path, vhost: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The names, in the node, of what is declared in a vhost; and of its own exchanges (amq.direct, …)."""
+    catalog = Catalog.load(path)
+    exchanges = [name for name in catalog.exchanges if _of(name) == vhost]
+    own = [name for name in exchanges if mapping.amqp_name(name)[1].startswith(mapping.RESERVED)]
+    inside = {
+        "queues": [name for name, queue in catalog.queues.items() if not queue.hidden and _of(name) == vhost],
+        "exchanges": [name for name in exchanges if name not in own],
+        "topics": [
+            name for name, topic in catalog.topics.items() if topic.by_name and mapping.stream_called(name)[0] == vhost
+        ],
+    }
+    return inside, own
+
+
+def _of(name: str) -> str:
+    return mapping.amqp_name(name)[0]

@@ -34,6 +34,8 @@ COMMANDS = {
     "check": "check",
     "transactions": "transactions",
     "gateway": "gateway",
+    "import": "definitions",
+    "export": "definitions",
     "spark": "spark",
 }
 SUMMARIES = {
@@ -55,6 +57,8 @@ SUMMARIES = {
     "check": "Verify every file of a data directory",
     "transactions": "List the transactional sinks of Spark jobs, finish or forget one",
     "gateway": "Users, permissions and virtual hosts of the AMQP gateway",
+    "import": "Declare what RabbitMQ has exported",
+    "export": "Write what is declared as RabbitMQ's definitions",
     "spark": "Scan, audit, export, republish, report: pipelines on Spark",
 }
 
@@ -101,7 +105,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"warren.workers.cli.{COMMANDS[cmd_name]}")
-        found = getattr(module, cmd_name)
+        found = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")  # `import` is no name in Python
         if not isinstance(found, click.Command):
             raise TypeError(f"{module.__name__}.{cmd_name} is not a click command")
         return found
