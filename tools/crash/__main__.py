@@ -1,5 +1,5 @@
-"""`python -m warren.tools.crash [topics] --kills N --seed S [--minutes M]`: a kill campaign; `… machine`, `queues`,
-`powerloss`, `spark`, `sink`.
+"""`python -m warren.tools.crash [topics | amqp] --kills N --seed S [--minutes M]`: a kill campaign; `… machine`,
+`queues`, `powerloss`, `spark`, `sink`.
 
 The exit code is 1 when it found something.
 """
@@ -38,6 +38,10 @@ def main(argv: list[str] | None = None) -> int:
         from warren.tools.crash.topic_campaign import TopicCampaign
 
         return _kills(arguments[1:], TopicCampaign, "warren.tools.crash topics")
+    if arguments[:1] == ["amqp"]:
+        from warren.tools.crash.amqp_campaign import AmqpCampaign
+
+        return _kills(arguments[1:], AmqpCampaign, "warren.tools.crash amqp")
     return _kills(arguments, Campaign, "warren.tools.crash")
 
 

@@ -116,6 +116,10 @@ class Campaign:
     #: points that are armed more often than others
     points_more: ClassVar[tuple[str, ...]] = ()
     report_of: ClassVar[type[Report]] = Report
+    node_of: ClassVar[type[Node]] = Node
+    #: whose logs say what was published, and received
+    publishers: ClassVar[tuple[str, ...]] = ("producer", "none")
+    takers: ClassVar[tuple[str, ...]] = ("consumer",)
 
     def __init__(
         self,
@@ -187,12 +191,16 @@ class Campaign:
         for n in range(2):
             observer.queue(PROBE_QUEUE.format(n))
 
+    def _settings(self) -> dict[str, Any]:
+        """Those of the node."""
+        return self.settings
+
     def _open(self) -> warren.Node:
-        self._observer = warren.open(self.directory, name="kill-observer", idle_exit=120.0, **self.settings)
+        self._observer = warren.open(self.directory, name="kill-observer", idle_exit=120.0, **self._settings())
         if self._found is not None:
             self._pids |= self._found.pids
             self._found.superblock.close()
-        self._found = Node(self.directory)
+        self._found = self.node_of(self.directory)
         self._keys |= {self._found.superblock.get(name) for name in ("live_semaphore_key", "store_lock_key")}
         self._counted.clear()
         return self._observer
@@ -431,9 +439,9 @@ class Campaign:
 
     def _drain_letters(self, queue: warren.Queue, log: Log) -> None:
         """Until every confirmed message that has to die came as a letter; what is still missing is said by _compare."""
-        confirmed = {entry[1] for entry in self._entries("producer") if entry[0] == "c"}
+        confirmed = {entry[1] for role in self.publishers for entry in self._entries(role) if entry[0] == "c"}
         missing = {key for key in confirmed if key.split(".")[0] in REASONS}
-        for role in ("consumer", "drain"):
+        for role in (*self.takers, "drain"):
             missing -= {entry[1] for entry in self._entries(role) if entry[0] == "l"}
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
@@ -451,10 +459,20 @@ class Campaign:
                 yield line.split(" ")
 
     def _compare(self, node: warren.Node) -> None:
+        self._compare_messages()
+        self._compare_store(node)
+        for kind in ("queue", "store"):
+            self._compare_probes(kind)
+        for role in ("producer", "none", "consumer", "queue-probe", "store-probe"):
+            self.report.errors.update(entry[1].rstrip(":") for entry in self._entries(role) if entry[0] == "e")
+        self._end_store(node)
+
+    def _compare_messages(self) -> None:
+        """What was confirmed, with what was received."""
         report = self.report
         confirmed: dict[str, float] = {}
         announced: set[str] = set()
-        for role in ("producer", "none"):
+        for role in self.publishers:
             for entry in self._entries(role):
                 if entry[0] == "c":
                     confirmed[entry[1]] = float(entry[2])
@@ -463,7 +481,7 @@ class Campaign:
         first: Counter[str] = Counter()
         received: Counter[str] = Counter()
         letters: Counter[str] = Counter()
-        for role in ("consumer", "drain"):
+        for role in (*self.takers, "drain"):
             for entry in self._entries(role):
                 if entry[0] == "r":
                     received[entry[1]] += 1
@@ -493,19 +511,14 @@ class Campaign:
         report.violations += [
             f"invented: {key} was received and never put" for key in {*received, *letters} - announced
         ]
-        self._compare_store(node)
-        for kind in ("queue", "store"):
-            self._compare_probes(kind)
-        for role in ("producer", "none", "consumer", "queue-probe", "store-probe"):
-            report.errors.update(entry[1].rstrip(":") for entry in self._entries(role) if entry[0] == "e")
-        self._end_store(node)
 
     def _compare_files(self) -> None:
         """With the node stopped in good order: nothing of its own here."""
 
     def _out_of_order(self) -> Iterator[str]:
         """Receipts without the mark go up in each consumer, for each publisher, queue and priority."""
-        for path in sorted((*self.logs.glob("consumer-*.log"), self.logs / "drain.log")):
+        taken = [path for role in self.takers for path in self.logs.glob(f"{role}-*.log")]
+        for path in sorted((*taken, self.logs / "drain.log")):
             highest: dict[tuple[str, ...], int] = {}
             for line in path.read_text(errors="replace").split("\n")[:-1]:
                 entry = line.split(" ")
@@ -545,13 +558,17 @@ class Campaign:
     def _wait_for_sweep(self) -> None:
         """Until the servers are done with every actor."""
         node = self._node
-        own = {os.getpid(), *(identity.pid for identity in node.all())}
+        own = {os.getpid(), *(identity.pid for identity in node.all()), *self._not_clients()}
         deadline = time.monotonic() + DRAIN_S
         while left := [view for view in node.superblock.slots() if view.pid not in own]:
             if time.monotonic() > deadline:
                 self.report.violations.append(f"slots of clients that ended are not free: {left}")
                 return
             time.sleep(0.02)
+
+    def _not_clients(self) -> set[int]:
+        """Processes of the node's own that have slots as clients do."""
+        return set()
 
     def _end_store(self, node: warren.Node) -> None:
         """Everything was removed: nothing is left in the store but a few files."""
