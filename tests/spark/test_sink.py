@@ -210,7 +210,7 @@ def test_arrays_of_all_shapes(at: Callable[..., SinkOptions], queue: warren.Queu
         ({"delay": [0.5, float("nan")]}, "row 1: its delay must be a number of seconds"),
         ({"message_id": ["a", ""]}, "row 1: its message_id is empty"),
         ({"timestamp": pa.array([None, -1], MICROS)}, "row 1: its timestamp must be from the year 1970 to 9999"),
-        ({"value": [b"", bytes(5 << 20)]}, "row 1: a message of 5242880 bytes"),
+        ({"value": [b"", bytes(17 << 20)]}, "row 1: a message of 17825792 bytes"),
     ],
 )
 def test_rows_that_are_refused(

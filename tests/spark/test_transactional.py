@@ -244,7 +244,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("topic", {"value": ["a", "b" * (5 << 20)]}, "row 1: a message of .* is larger"),
     ("queue", {"key": pa.array([b"k", b"k" * LONG])}, "row 1: "),
     ("queue", {"headers": headers_of(("a", b"x" * LONG))}, "row 1: "),
-    ("queue", {"value": ["a", "b" * (5 << 20)]}, "row 1: a message is larger than"),
+    ("queue", {"value": ["a", "b" * (17 << 20)]}, "row 1: a message is larger than"),
 ]
 
 

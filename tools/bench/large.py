@@ -52,16 +52,14 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="turns (5)")
     parser.add_argument("--bytes-mib", type=int, default=256, help="written by each side in a turn (256)")
     chosen = parser.parse_args()
+    folder: Path = chosen.directory
     sizes = [size * MIB for size in chosen.size_mib or (16, 64)]
-    with temporary_node(chosen.directory, message_bytes_max=max(sizes) + 65536) as temporary:
+    with temporary_node(folder, message_bytes_max=max(sizes) + 65536) as temporary:
         source = temporary.node.queue("large")
         for size in sizes:
             body, count = os.urandom(size), max(1, chosen.bytes_mib * MIB // size)
             queue(source, body, 1)
-            sides = (
-                (raw_log(chosen.directory, size, count), *queue(source, body, count)) for _ in range(chosen.repeat)
-            )
-            turns = list(sides)
+            turns = [(raw_log(folder, size, count), *queue(source, body, count)) for _ in range(chosen.repeat)]
             raw, put, got = (statistics.median(column) for column in zip(*turns, strict=True))
             ratio = statistics.median(turn[1] / turn[0] for turn in turns)
             print(
