@@ -446,14 +446,14 @@ def test_the_engine_writes_to_files_in_one_place_that_looks_at_what_was_written(
 
 
 #: a rule of docs/rules.md, up to the next one; S: store, Q: queues, N: node, T: topics, X: transactions, C: clients
-RULE = re.compile(r"^- \*\*([SQNTXC][0-9]+) .*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
+RULE = re.compile(r"^- \*\*([SQNTXCA][0-9]+) .*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
 #: file::function of a test, file::rule of a model
 HOLDER = re.compile(r"`([\w/]+\.(?:py|c))::(\w+)`")
 #: what cites rules: their numbers behind the word, also over lines of a comment; the name of a test
 CITATION = re.compile(
-    r"\b[Rr]ules?[\s*#]+[SQNTXC][0-9]+\b(?:(?:,| and| to)[\s*#]+[SQNTXC][0-9]+\b)*|\bdef test_[sqntxc][0-9]+(?=_)"
+    r"\b[Rr]ules?[\s*#]+[SQNTXCA][0-9]+\b(?:(?:,| and| to)[\s*#]+[SQNTXCA][0-9]+\b)*|\bdef test_[sqntxca][0-9]+(?=_)"
 )
-NUMBER = re.compile(r"[SQNTXC][0-9]+", re.IGNORECASE)
+NUMBER = re.compile(r"[SQNTXCA][0-9]+", re.IGNORECASE)
 #: N and C are not looked for without the word: C1 is a set of control characters, too
 UNCITED = re.compile(r"\b[SQ][0-9]{1,2}\b")
 
@@ -462,7 +462,7 @@ def rules() -> dict[str, str]:
     """Each rule of docs/rules.md with its text; a number that stands there twice is an error."""
     found = list(RULE.finditer((ROOT / "docs/rules.md").read_text()))
     numbers = [rule[1] for rule in found]
-    wanted = [f"{kind}{n + 1}" for kind in "SQNTXC" for n in range(sum(number[0] == kind for number in numbers))]
+    wanted = [f"{kind}{n + 1}" for kind in "SQNTXCA" for n in range(sum(number[0] == kind for number in numbers))]
     assert numbers == wanted, "the rules of a kind are numbered from 1 on, without a gap"
     return {rule[1]: rule[0] for rule in found}
 
