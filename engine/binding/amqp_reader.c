@@ -70,7 +70,7 @@ static int note_wrong(reading *now, const wr_amqp_event *event) {
 static int note_not_utf8(ReaderObject *self, reading *now, wr_amqp_event *event) {
     if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) return -1;
     PyErr_Clear();
-    wr_amqp_fault(&self->r, event, WR_AMQP_FRAME_ERROR, event->method, event->channel, "Malformed UTF-8 in shortstr");
+    wr_amqp_fault(&self->r, event, WR_AMQP_FRAME_ERROR, 0, event->channel, "Malformed UTF-8 in shortstr");
     return note_wrong(now, event);
 }
 
@@ -152,7 +152,7 @@ static int run_new(ReaderObject *self, reading *now, wr_amqp_event *event, run *
         Py_XDECREF(exchange);
         if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) return -1;
         PyErr_Clear();
-        wr_amqp_fault(&self->r, event, WR_AMQP_FRAME_ERROR, event->method, event->channel, "Malformed UTF-8 in shortstr");
+        wr_amqp_fault(&self->r, event, WR_AMQP_FRAME_ERROR, 0, event->channel, "Malformed UTF-8 in shortstr");
         return 1;
     }
     const int flags = (int)(values[3].number | values[4].number << 1);

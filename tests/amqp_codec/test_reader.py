@@ -183,8 +183,8 @@ WRONG = [
         (503, "basic.deliver is for servers to send", 60, 60, 1),
     ),
     (method(0, pika_spec.Basic.Publish()), (504, "basic.publish is for a channel, and 0 is the connection", 60, 40, 0)),
-    (raw(1, b"\0\x3c\0\x28\0\0\1\xff\0\0") + header(0), (501, "Malformed UTF-8 in shortstr", 60, 40, 1)),
-    (raw(1, b"\0\x3c\0\x1e\1\xff\0"), (501, "Malformed UTF-8 in shortstr", 60, 30, 1)),
+    (raw(1, b"\0\x3c\0\x28\0\0\1\xff\0\0") + header(0), (501, "Malformed UTF-8 in shortstr", 0, 0, 1)),
+    (raw(1, b"\0\x3c\0\x1e\1\xff\0"), (501, "Malformed UTF-8 in shortstr", 0, 0, 1)),
     (
         START + header(0, properties=b"\0"),
         (541, "cannot decode the properties of a message: the properties have no flags", 60, 40, 1),

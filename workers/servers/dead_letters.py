@@ -120,10 +120,11 @@ def with_death(
     else:
         count = before.get("count")
         death = before | {"count": (count if isinstance(count, int) else 0) + 1}
+    if "x-death" not in found:  # else its first death was before, whatever a program left of it
+        found.setdefault("x-first-death-queue", queue)
+        found.setdefault("x-first-death-reason", reason)
+        found.setdefault("x-first-death-exchange", exchange)
     found["x-death"] = [death, *(item for item in deaths if item is not before)]
-    found.setdefault("x-first-death-queue", queue)
-    found.setdefault("x-first-death-reason", reason)
-    found.setdefault("x-first-death-exchange", exchange)
     return found
 
 
