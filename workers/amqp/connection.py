@@ -57,7 +57,7 @@ _CLOSE_OK = amqp_method(0, spec.CONNECTION_CLOSE_OK, ())
 _OPEN_METHODS = frozenset((spec.CONNECTION_CLOSE, spec.CONNECTION_CLOSE_OK, spec.CONNECTION_UPDATE_SECRET))
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """A protocol of asyncio. Everything happens in the gateway's loop."""
 
     peer: Peer
@@ -196,24 +196,39 @@ class Connection(asyncio.Protocol):
             return
         self._handshake = Handshake(self)
 
-    def data_received(self, data: bytes) -> None:
-        self.bytes_in += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where what comes is put: one place for all connections, as it is parsed at once. A new place for each read
+        would cost more than all the rest of it.
+        """
+        return self.gateway.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.bytes_in += nbytes
         if self._deaf():
             return
+        with self.gateway.room[:nbytes] as data:
+            self._came(data)
+        if not self.paused and any(slot.full for slot in self.slots.values()):
+            self.may_read()
+
+    def _came(self, data: memoryview) -> None:
+        """Bytes of the client, which lie there until this returns."""
         try:
             if self._reader is None:
                 if self.closing:
-                    if _CLOSE_OK in data:
+                    if _CLOSE_OK in bytes(data):
                         self._hang_up()
                     return
                 assert self._handshake is not None
-                rest = self._handshake.header(data)
+                rest = self._handshake.header(bytes(data))
                 if rest is None:
                     return
                 most = self.gateway.settings.amqp_message_bytes_max
                 self._reader = AmqpReader(spec.FRAME_MIN, most, ASSEMBLING * most)
-                data = rest
-            for event in self._reader.read(data):
+                events = self._reader.read(rest)
+            else:
+                events = self._reader.read(data)
+            for event in events:
                 self._event(event)
                 if self._deaf():
                     return
@@ -221,8 +236,6 @@ class Connection(asyncio.Protocol):
             self.fail(fault)
         except Silence as silence:
             self.fall_silent(str(silence))
-        if not self.paused and any(slot.full for slot in self.slots.values()):
-            self.may_read()
 
     def _deaf(self) -> bool:
         """What comes is not looked at any more."""

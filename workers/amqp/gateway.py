@@ -51,6 +51,8 @@ DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
 #: alarms that block publishers, as RabbitMQ names them to clients
 ALARMS = ((CONSTANTS["ALARM_MEMORY"], "memory"), (CONSTANTS["ALARM_DISK"], "disk"))
 TICK_S = 0.25
+#: bytes that are read at once
+READ_BYTES = 1 << 18
 LOOK_S = 1.0
 ATTACH_S = 30.0
 #: without supervisor and servers for so long, nobody will start them again
@@ -79,6 +81,7 @@ class Gateway:
         self.settings: Settings = node.settings
         self.node_id = node.node_id
         self.connections: set[Link] = set()
+        self.room = memoryview(bytearray(READ_BYTES))
         self.alarm = ""  #: what the node is short of, "": nothing: publishers are not blocked
         self.stopping = False
         self.began = time.time()

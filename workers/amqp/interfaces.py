@@ -135,6 +135,7 @@ class House(Protocol):
     listening: list[str]
     opened_n: int
     connections: set[Link]
+    room: memoryview  #: where each connection reads; good until it has parsed what came
 
     @property
     def logins(self) -> Checks: ...

@@ -24,7 +24,7 @@ TLS_HANDSHAKE_S = 10.0
 
 
 async def listen(
-    directory: Path, settings: Settings, index: int, protocol: Callable[[], asyncio.Protocol]
+    directory: Path, settings: Settings, index: int, protocol: Callable[[], asyncio.BaseProtocol]
 ) -> tuple[list[asyncio.Server], list[str]]:
     """Listen at all addresses; returns the servers, and the addresses with the ports that they have. Raises UsageError
     (saying what to do), OSError.
