@@ -242,6 +242,18 @@ def test_an_event_loop_goes_on_while_they_are_written(real: RealNode, node: warr
     assert found == [body(0, 1 << 20), *(body(n, LARGE if n % 3 else 100) for n in range(1, 20)), body(20)]
 
 
+def test_calls_and_their_answers_may_be_large(real: RealNode, node: warren.Node) -> None:
+    node.queue("calls", durable=False)
+    worker = node.serve("calls", lambda message: message.body + b"!")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(worker.run)
+        try:
+            assert node.call("calls", body(1), 60.0) == body(1) + b"!"
+        finally:
+            worker.stop()
+        running.result(60)
+
+
 def test_rows_of_columns_may_be_large(real: RealNode, node: warren.Node) -> None:
     queue = node.queue("rows")
     bodies = [body(n, LARGE if n % 2 else 50) for n in range(10)]
