@@ -1,7 +1,5 @@
 """Where the gateway's transcript is meant to differ from RabbitMQ's: `differences.json` has for each such case the
-reason, and the gateway's lines in place of recorded ones, which are counted from 0.
-
-docs/amqp.md names each of them for users.
+reason, its row in docs/amqp.md, and the gateway's lines in place of recorded ones, which are counted from 0.
 """
 
 import json
@@ -10,9 +8,10 @@ from typing import NamedTuple
 
 
 class Difference(NamedTuple):
-    """Why, and which lines stand in the transcript instead."""
+    """Why, where docs/amqp.md says so (the beginning of a row), and which lines stand in the transcript instead."""
 
     reason: str
+    page: str
     instead: dict[int, list[str]]
 
     def applied(self, lines: list[str]) -> list[str]:
@@ -21,6 +20,6 @@ class Difference(NamedTuple):
 
 
 DIFFERENCES = {
-    case: Difference(found["reason"], {int(number): lines for number, lines in found["instead"].items()})
+    case: Difference(found["reason"], found["page"], {int(number): lines for number, lines in found["instead"].items()})
     for case, found in json.loads(Path(__file__).with_name("differences.json").read_text()).items()
 }
