@@ -283,17 +283,21 @@ def not_served(user: User, called: str, directory: Path) -> None:
 # -- a group -----------------------------------------------------------------------------------------------------------
 
 MEMBER = """
-import os, signal, sys, warren
+import glob, os, signal, sys, time, warren
 directory = sys.argv[1]
 with warren.open(directory, timeout=60) as node:
     work = node.queue("work")
     work.put(b"small")
     work.put(b"L" * 100_000)
+    work.put(b"F" * 1_500_000)
     node.store().write(os.urandom(16), b"stored")
-    for size in (5, 100_000):
+    assert len(glob.glob(directory + "/queues/*/large/*")) == 1, "it has a file of its own"
+    for size in (5, 100_000, 1_500_000):
         message = work.get(timeout=60)
         assert len(message.body) == size
         message.ack()
+    while glob.glob(directory + "/queues/*/large/*"):
+        time.sleep(0.01)
     warren.attach(directory).queue("work").put(b"of another client")
 print("member")
 """
@@ -340,7 +344,7 @@ def test_members_of_the_group_use_the_node(place: Path, umask: str) -> None:
     directory = home(place, ALICE) / "above" / "data"
     masked = ("sh", "-c", f'umask {umask}; exec "$@"', "sh")
     bobs = (*masked, sys.executable, "-P", "-c")
-    with node_of(ALICE, directory, *masked, group=str(GROUP)) as alices:
+    with node_of(ALICE, directory, *masked, group=str(GROUP), message_bytes_max=str(2 << 20)) as alices:
         all_shared(directory)
         found = directory.parent.stat()
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (GROUP, 0o2770), "the way there is open, too"
