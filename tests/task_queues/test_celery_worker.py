@@ -177,6 +177,9 @@ def test_a_killed_process_of_the_pool_leaves_its_task_to_another(app: Any, alone
 def test_nothing_is_lost_when_a_worker_is_shut_down(app: Any, alone: Worker, how: int) -> None:
     results = [named(app, "hold", str(n), 60.0 if how == signal.SIGQUIT else 0.3).delay() for n in range(5)]
     wait_until(lambda: len(begun(alone, 2)) == 2, WAIT_S, what="two tasks at work")
+    # A cold shutdown ends only those of which the worker has heard that they have begun.
+    inspect = app.control.inspect(destination=[alone.name], timeout=WAIT_S)
+    wait_until(lambda: [task["worker_pid"] for task in inspect.active()[alone.name] if task["worker_pid"]][1:], WAIT_S)
     alone.stop(how)
     done = [line for line in alone.marked() if line.endswith("done")]
     assert len(done) == (0 if how == signal.SIGQUIT else 2)
