@@ -145,6 +145,31 @@ def test_the_event_loop_is_woken_by_the_bell_and_by_nothing_else(connection: Any
         connection.default_channel.queue_delete(name)
 
 
+def test_a_queue_is_consumed_got_from_and_consumed_again_by_one_connection(connection: Any, name: str) -> None:
+    queue, got = Queue(name), []
+    publish(connection, queue, *range(6))
+    channel = connection.default_channel
+    for number in range(3):
+        with Consumer(connection, [queue], prefetch_count=1, on_message=got.append):
+            wait_until(lambda wanted=2 * number: drained(connection, 0.05) or len(got) > wanted)
+        message = queue(channel).get()
+        assert message is not None
+        got.append(message)
+        for message in got[-2:]:
+            message.ack()
+    assert [message.payload for message in got] == list(range(6))
+    with (
+        Consumer(connection.channel(), [queue], on_message=got.append),
+        Consumer(channel, [queue], on_message=got.append),
+    ):
+        publish(connection, queue, *range(10))  # two consumers of one connection take turns
+        wait_until(lambda: drained(connection, 0.05) or len(got) == 16)
+        assert len({message.delivery_info["consumer_tag"] for message in got[6:]}) == 2
+        for message in got[6:]:
+            message.ack()
+    channel.queue_delete(name)
+
+
 def test_a_consumer_hears_that_its_queue_was_deleted(connection: Any, name: str, node: warren.Node) -> None:
     with Consumer(connection, [Queue(name)], callbacks=[]):
         node.delete_queue(name)

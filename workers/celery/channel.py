@@ -22,7 +22,7 @@ from kombu.message import Message as KombuMessage
 from kombu.transport import base
 
 from warren.engine._core import AttachmentLost
-from warren.engine.errors import Error, PeerLost, QueueEmpty, UsageError
+from warren.engine.errors import Error, PeerLost, UsageError
 from warren.engine.saying import shown
 from warren.workers.celery.arguments import queue_arguments
 from warren.workers.celery.inbox import Consumer, Inbox
@@ -340,9 +340,12 @@ class Channel(base.StdChannel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_unknown: Any) -> KombuMessage | None:
         """The next message of a queue, or None."""
+        self._open().attach()
         try:
-            message = self._open().own.queue(queue, create=False).get(0, ahead=False)
-        except QueueEmpty:
+            message = self._inbox.get(queue)
+        except AttachmentLost as lost:
+            raise PeerLost(f"{lost}: connect again") from lost
+        if message is None:
             return None
         tag = next(self._tags)
         if no_ack:

@@ -121,7 +121,8 @@ class Inbox:
         self._client: Client | None = None
         self._core: _core.Client | None = None
         self._listener: Callable[[], None] | None = None
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, Source] = {}  # that have consumers
+        self._known: dict[str, Source] = {}  # that had some, too
         self._error: Exception | None = None  #: what the waiting thread met
 
     # -- the bell -----------------------------------------------------------------------------------------------
@@ -191,15 +192,29 @@ class Inbox:
         client = self._of()
         source = self._sources.get(consumer.queue)
         if source is None:
-            catalog = client.catalog()
-            declaration = catalog.queue(consumer.queue)
-            catalog.check_owner(declaration, client.epoch)
+            source = self._source(consumer.queue)
             # The worker answers, so it knows this client by then.
-            client.ask_queue(declaration, lambda now: control.Stats(now.id), control.Counts)
-            source = self._sources[consumer.queue] = Source(client, declaration)
+            client.ask_queue(source.declaration, lambda now: control.Stats(now.id), control.Counts)
+            self._sources[consumer.queue] = source
         source.consumers.append(consumer)
         source.prefetch()
         self.ring()
+
+    def get(self, queue: str) -> Message | None:
+        """The next message of a queue, or None. Raises QueueNotFound, ResourceLocked, ClosedError."""
+        source = self._sources.get(queue) or self._source(queue)
+        return source.handle.get(0, False)  # type: ignore[return-value]  # the class given to the handle
+
+    def _source(self, queue: str) -> Source:
+        """A queue as it is now. One that was used before keeps its handle: this process is one consumer of it."""
+        client = self._of()
+        catalog = client.catalog()
+        declaration = catalog.queue(queue)
+        catalog.check_owner(declaration, client.epoch)
+        known = self._known.get(queue)
+        if known is None or known.declaration.id != declaration.id or not known.handle.usable:
+            known = self._known[queue] = Source(client, declaration)
+        return known
 
     def cancel(self, consumer: Consumer) -> None:
         """A consumer goes; what was delivered ahead for it returns to the queue. What it holds stays with it."""
@@ -340,7 +355,7 @@ class Inbox:
             if not consumer.no_ack:
                 self.settled(consumer)
                 with contextlib.suppress(AttachmentLost, Error):  # then the servers return it
-                    source = self._sources.get(consumer.queue)
+                    source = self._known.get(consumer.queue)
                     if source is not None:
                         source.handle.settle_many([message], False, True, True)
                     else:
@@ -360,6 +375,7 @@ class Inbox:
         if self._core is not None and self._listener is not None:
             waiter.unwatch(self._core, self._listener)
         self._sources.clear()
+        self._known.clear()
         if self._client is not None:
             self._client.close()
 
