@@ -22,10 +22,11 @@ import pytest
 from warren.engine.amqp import spec
 from warren.engine.errors import Error
 from warren.workers.amqp import connection as connections
-from warren.workers.amqp import handshake
+from warren.workers.amqp import handshake, passwords, users_file
 from warren.workers.process.control import ControlClient
 
 from amqp_diff.wire import HELLO, Wire, method
+from support import command_line
 from support.gateway_node import GatewayNode
 from support.waiting import wait_until
 
@@ -279,3 +280,56 @@ def test_connections_outlive_the_supervisor(tmp_path: Path) -> None:
             control.call("stop")
         psutil.wait_procs(left, 60)
         assert not any(process.is_running() for process in left)
+
+
+def test_the_command_line_shows_and_closes_connections(gateway: GatewayNode) -> None:
+    named = blocking(gateway, client_properties={"connection_name": "shown"})
+    named.channel().basic_qos(prefetch_count=7)
+    told = command_line.warren("gateway", "connections", gateway.directory).stdout
+    assert f"gateway 0 (process {gateway.pids()['amqp_gateway']}) at 127.0.0.1:{gateway.port}" in told
+    (line,) = (line for line in told.splitlines() if "shown" in line)
+    assert "running" in line
+    told = command_line.warren("status", gateway.directory).stdout
+    assert "AMQP gateways" in told
+    told = command_line.warren("gateway", "close", gateway.directory, "shown", "--reason", "enough").stdout
+    assert told == "1 connection closed\n"
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*enough"):
+        named.process_data_events(30)
+    assert "lists them" in command_line.warren("gateway", "close", gateway.directory, "shown", code=2).said
+
+
+def test_a_user_who_is_deleted_has_to_go(gateway: GatewayNode) -> None:
+    with users_file.changing(gateway.directory) as accounts:
+        algorithm: passwords.Algorithm = "rabbit_password_hashing_sha256"
+        rights = {"/": users_file.Rights(users_file.ALL, users_file.ALL, users_file.ALL)}
+        accounts.users["passing"] = users_file.Account(passwords.make(b"by", algorithm), algorithm, permissions=rights)
+
+    def logged_in() -> pika.BlockingConnection | None:
+        with contextlib.suppress(pika.exceptions.AMQPConnectionError):  # the gateway looks twice a second
+            return blocking(gateway, credentials=pika.PlainCredentials("passing", "by"))
+        return None
+
+    connection = wait_until(logged_in, 20, what="the login of the new user")
+    assert connection is not None
+    with users_file.changing(gateway.directory) as accounts:
+        del accounts.users["passing"]
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*user 'passing' was deleted"):
+        connection.process_data_events(60)
+
+
+def test_a_storm_of_logins_stops_nobody(gateway: GatewayNode) -> None:
+    """They wait in line for two threads, and who is in works on."""
+    with blocking(gateway) as connection:
+        channel = connection.channel()
+        storm = [Wire("s", lambda _line: None, "127.0.0.1", gateway.port) for _ in range(60)]
+        try:
+            for wire in storm:
+                wire.hello()
+                wire.start_ok(response=f"\0nobody-{id(wire)}\0wrong")
+            for _ in range(20):
+                channel.basic_qos(prefetch_count=1)
+            for wire in storm:
+                assert close_of(wire)[0] == 403
+        finally:
+            for wire in storm:
+                wire.shut()
