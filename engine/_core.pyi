@@ -1338,7 +1338,9 @@ class QueueEngine:
     def pending(self, events: int, on: bool, /) -> None:
         """These events are being handled: do not return for them until they are turned on again."""
 
-    def declare(self, id: int, durable: bool, past: bool = False, /) -> None: ...
+    def declare(self, id: int, durable: bool, past: bool = False, letters: bool = False, /) -> None:
+        """`letters`: it holds dead letters."""
+
     def set_policy(
         self,
         queue: int,
@@ -1352,6 +1354,7 @@ class QueueEngine:
         max_priority: int = 0,
         reject_publish: bool = False,
         single_active: bool = False,
+        refused_die: bool = False,
     ) -> None:
         """What the queue is declared to do; once, while it is empty. 0: none. `dead_letters`: id of their queue."""
 

@@ -277,25 +277,27 @@ static PyObject *engine_pending(PyObject *self, PyObject *args) {
 
 static PyObject *engine_declare(PyObject *self, PyObject *args) {
     unsigned int id;
-    int durable, past = 0;
-    if (!PyArg_ParseTuple(args, "Ip|p", &id, &durable, &past)) return NULL;
+    int durable, past = 0, letters = 0;
+    if (!PyArg_ParseTuple(args, "Ip|pp", &id, &durable, &past, &letters)) return NULL;
     wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
     wr_queue *q = wr_queue_declare(e, id, durable);
     if (!q) return PyErr_NoMemory();
     q->past = past;
+    q->letters = letters;
     Py_RETURN_NONE;
 }
 
 /* Once, before anything is in the queue. */
 static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"queue", "message_ttl_ms", "max_length", "max_length_bytes", "deduplication_ms", "delivery_limit",
-                            "dead_letters", "max_priority", "reject_publish", "single_active", NULL};
+                            "dead_letters", "max_priority", "reject_publish", "single_active", "refused_die", NULL};
     unsigned int id, delivery_limit = 0, dead_letters = 0, max_priority = 0;
     unsigned long long message_ttl_ms = 0, max_length = 0, max_length_bytes = 0, deduplication_ms = 0;
-    int reject_publish = 0, single_active = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$KKKKIIIpp", names, &id, &message_ttl_ms, &max_length, &max_length_bytes,
-                                     &deduplication_ms, &delivery_limit, &dead_letters, &max_priority, &reject_publish, &single_active))
+    int reject_publish = 0, single_active = 0, refused_die = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$KKKKIIIppp", names, &id, &message_ttl_ms, &max_length, &max_length_bytes,
+                                     &deduplication_ms, &delivery_limit, &dead_letters, &max_priority, &reject_publish, &single_active,
+                                     &refused_die))
         return NULL;
     wr_queue_engine *e = engine_of(self);
     wr_queue *q = e ? queue_of(e, id) : NULL;
@@ -305,7 +307,8 @@ static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwa
         return PyErr_Format(PyExc_ValueError, "queue %u: no policy has such a time, priority or companion", id);
     wr_policy_options options = {.message_ttl_ms = message_ttl_ms, .max_length = max_length, .max_length_bytes = max_length_bytes,
                                  .deduplication_ms = deduplication_ms, .delivery_limit = delivery_limit, .dead_letters = dead_letters,
-                                 .max_priority = max_priority, .reject_publish = reject_publish, .single_active = single_active};
+                                 .max_priority = max_priority, .reject_publish = reject_publish, .single_active = single_active,
+                                 .refused_die = refused_die && dead_letters};
     if (q->next && q->ready_n + q->unacked_n)
         return PyErr_Format(PyExc_ValueError, "queue %u is in use: its policy is given when it is declared", id);
     wr_policy_set(q, &options);

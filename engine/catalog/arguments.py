@@ -4,7 +4,8 @@
     expires                 s     the queue is deleted when nobody used it for so long
     max_length              –     ready messages at most
     max_length_bytes        B     bytes of ready messages at most
-    overflow                –     what happens above the maximum: "drop-head" (default) or "reject-publish"
+    overflow                –     what happens above the maximum: "drop-head" (default), "reject-publish", or
+                                  "reject-publish-dlx": what is refused goes to the dead_letter_exchange, too
     dead_letter_exchange    –     where messages go that are rejected, expired, dropped or delivered too often
     dead_letter_routing_key –     and with which routing key; default: their own
     max_priority            –     0 to 255: priorities above it count as it
@@ -34,8 +35,10 @@ from warren.engine.errors import InvalidName, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.saying import shown
 
-Overflow = Literal["drop-head", "reject-publish"]
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
+#: those that refuse what is above the maximum
+REFUSING = ("reject-publish", "reject-publish-dlx")
 PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
 #: catalogs of format versions before 5 have no higher one
 PRIORITY_MAX_BEFORE = 9
@@ -97,6 +100,12 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
                 f"queue {queue!r}: overflow={self.overflow!r} without a maximum: give max_length or max_length_bytes"
             )
 
+        if self.refused_die and self.dead_letter_exchange is None:
+            raise UsageError(
+                f"queue {queue!r}: overflow={self.overflow!r} without dead_letter_exchange: give one, or say "
+                "overflow='reject-publish'"
+            )
+
     def given(self) -> dict[str, Any]:
         """What differs from the defaults, as it is stored and compared."""
         return {
@@ -122,8 +131,13 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rejects_publish(self) -> bool:
-        """True for overflow "reject-publish"."""
-        return self.overflow == "reject-publish"
+        """True for overflow "reject-publish", and "reject-publish-dlx"."""
+        return self.overflow in REFUSING
+
+    @property
+    def refused_die(self) -> bool:
+        """True when what is refused goes to the dead letters, too."""
+        return self.overflow == "reject-publish-dlx"
 
     @property
     def dead_letters(self) -> bool:

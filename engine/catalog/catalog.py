@@ -347,7 +347,9 @@ class Catalog:
         return (
             any(not item.plain for name, item in self.exchanges.items() if name not in NEWER_EXCHANGES)
             or any(
-                item.origin or item.arguments.get("max_priority", 0) > PRIORITY_MAX_BEFORE
+                item.origin
+                or item.arguments.get("max_priority", 0) > PRIORITY_MAX_BEFORE
+                or item.arguments.get("overflow") == "reject-publish-dlx"
                 for item in self.queues.values()
             )
             or any(item.by_name or item.origin for item in self.topics.values())

@@ -14,7 +14,7 @@ map: format_version, version, next_queue_id, placed_for, queues, exchanges, bind
 of `catalog.<version>.log`, version 1 has no log; version 3 has `topics`, and `log` where there is one; version 4 has
 `topic_bindings`, too; version 5 may have `exchange_bindings`, more of an exchange (internal, auto_delete, arguments), `origin`
 of what another protocol declared, topics `by_name`, arguments of bindings to exchanges of any type, and queues with a
-max_priority above 9. That log is lines: first `{"crc32", "log": {format_version, version,
+max_priority above 9 or overflow reject-publish-dlx. That log is lines: first `{"crc32", "log": {format_version, version,
 stamp}}`, then for each change `{"crc32", "change": {before, version, next_queue_id, placed_for, steps}}`, the CRC begun with
 the stamp, `before` the version that it was made from. Rules, readers and crash points: `engine/catalog/log.py`.
 

@@ -105,7 +105,7 @@ class DeclaredQueues:
     def _take_up(self, item: Declaration, companion: int) -> None:
         if item.id in self._declared:
             return
-        self.engine.declare(item.id, item.durable)
+        self.engine.declare(item.id, item.durable, False, item.dead_letters_of != 0)
         give_policy(self.engine, item.id, item.policy, companion)
         self._declared[item.id] = item
 

@@ -175,7 +175,7 @@ class Source:
         engine = self._engine
         companions = {item.dead_letters_of: item.id for item in self.declared if item.dead_letters_of}
         for item in self.declared:
-            engine.declare(item.id, item.durable)
+            engine.declare(item.id, item.durable, False, item.dead_letters_of != 0)
             give_policy(engine, item.id, item.policy, companions.get(item.id, 0))
         if not self.folder.journal.exists() or not self.folder.segments.exists():
             return []

@@ -21,6 +21,7 @@ def give_policy(engine: _core.QueueEngine, queue: int, policy: QueueArguments, c
         "max_priority": policy.max_priority,
         "reject_publish": policy.rejects_publish,
         "single_active": policy.single_active_consumer,
+        "refused_die": policy.refused_die,
     }
     if any(wanted.values()):
         engine.set_policy(queue, **wanted)

@@ -101,10 +101,11 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
     memcpy(entry.id, c->id, 16);
     for (uint32_t i = 0; i < to->n; i++) {
         wr_queue *q = to->queues[i];
-        if (timed) entry.expires = wr_policy_expires(q, m->published, m->expires, m->due);
+        entry.expires = timed && !q->letters ? wr_policy_expires(q, m->published, m->expires, m->due) : 0;
+        entry.reason = q->letters ? WR_REASON_MAXLEN : WR_REASON_NONE;
         wr_queue_insert(e, q, q->next, &entry);
         q->published_n++;
-        if (timed && m->due > m->published) wr_policy_delay(e, q, q->next - 1, m->due);
+        if (timed && !q->letters && m->due > m->published) wr_policy_delay(e, q, q->next - 1, m->due);
         if (m->keyed) wr_policy_seen(q, m->key, m->published, m->published);
         if (q->consumers_n) wr_queue_wake(e, q);
     }
@@ -220,6 +221,12 @@ static wr_outcome sort_routes(wr_queue_engine *e, wr_qlink *l, const wr_command 
             if (admission == WR_ADMIT_LATER) return WR_WAIT;
             if (admission == WR_ADMIT_REFUSED) to = &sorted->refused;
             if (admission == WR_ADMIT_DUPLICATE) to = &sorted->duplicate;
+            wr_queue *letters = admission == WR_ADMIT_REFUSED && q->policy->o.refused_die ? wr_queue_find(e, q->policy->o.dead_letters) : NULL;
+            if (letters) {
+                if (wr_queue_room(e, letters, letters->next)) return WR_WAIT;
+                wr_routes *there = letters->durable && c->flags & WR_FLAG_PERSISTENT ? &sorted->durable : &sorted->transient;
+                there->queues[there->n++] = letters;
+            }
         }
         if (to != &sorted->refused && to != &sorted->duplicate && wr_queue_room(e, q, q->next)) return WR_WAIT;
         to->queues[to->n++] = q;
@@ -233,6 +240,7 @@ static void count_turned_away(wr_queue_engine *e) {
     e->unroutable_n += to->unknown_n;
     for (uint32_t i = 0; i < to->refused.n; i++) {
         to->refused.queues[i]->policy->refused_n++;
+        to->refused.queues[i]->policy->dead_lettered_n += to->refused.queues[i]->policy->o.refused_die;
         wr_queue_dirty(e, to->refused.queues[i]);
     }
     for (uint32_t i = 0; i < to->duplicate.n; i++) {

@@ -184,6 +184,7 @@ typedef struct wr_queue {
     uint32_t id;
     bool durable;
     bool past;          /* named by frames of the past, not declared any more */
+    bool letters;       /* it holds dead letters: they have no times of their own */
     uint32_t claims_of; /* of a past one: the queue whose claims it held, 0: none known */
     uint64_t next; /* next sequence */
     uint64_t ready_from;
@@ -223,6 +224,7 @@ typedef struct {
     uint32_t dead_letters;                                                    /* queue id, 0: what dies is dropped */
     uint32_t max_priority;
     bool reject_publish, single_active;
+    bool refused_die; /* what reject_publish refuses goes to the dead letters */
 } wr_policy_options;
 
 typedef struct {

@@ -60,9 +60,9 @@ static int replay_publish(wr_queue_engine *e, const wr_frame_head *head, const u
         /* `next` of a queue with sequences from segments may be above: those entries are known, alive or gone */
         if (wr_queue_entry(q, sequence)) continue;
         if (wr_queue_room(e, q, sequence)) return ENOMEM;
-        entry.expires = wr_policy_expires(q, published, expires, due);
+        entry.expires = q->letters ? 0 : wr_policy_expires(q, published, expires, due);
         wr_queue_insert(e, q, sequence, &entry);
-        if (due > now) wr_policy_delay(e, q, sequence, due);
+        if (due > now && !q->letters) wr_policy_delay(e, q, sequence, due);
         if (large ? wr_queue_large_hold(e, entry.id, 1) : stored && wr_queue_store_hold(e, 0, entry.id)) return ENOMEM;
     }
     return 0;

@@ -85,8 +85,8 @@ def declare_queue(
     change: all, or none.
 
     Arguments: message_ttl, expires, ack_timeout, deduplication_window (seconds), max_length, max_length_bytes,
-    overflow (drop-head or reject-publish), dead_letter_exchange, dead_letter_routing_key, max_priority (0-255),
-    delivery_limit, single_active_consumer, auto_delete (true or false).
+    overflow (drop-head, reject-publish, reject-publish-dlx), dead_letter_exchange, dead_letter_routing_key,
+    max_priority (0-255), delivery_limit, single_active_consumer, auto_delete (true or false).
     """
     given = output.pairs("--argument", arguments)
     if len(names) > 1:

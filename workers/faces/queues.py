@@ -284,6 +284,11 @@ class Queue:
 
     def _room(self, block: bool, timeout: float | None, wait: bool) -> Room | None:
         """The wait of a put that blocks. Raises UsageError."""
+        if block is True and arguments_of(self).get("overflow") == "reject-publish-dlx":
+            raise UsageError(
+                f"queue {self.name!r} makes a dead letter of each message that it refuses, so a put into it does not "
+                "try again: leave out block"
+            )
         if not checked_flag(block, "block"):
             return None
         checked_seconds(timeout)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from warren.engine._core import AttachmentLost, Record
 from warren.engine.catalog import amqp_metadata, metadata
+from warren.engine.catalog.arguments import REFUSING
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import QueueFull, UsageError
 from warren.engine.saying import counted, shown
@@ -162,7 +163,7 @@ class Replay:
         self._at = dict(plan.first)  # of what was read
         self._messages = self._bytes = self._passed_by = self._lost = 0
         # a queue that refuses what is too much takes one at a time, so that the order stays
-        refuses = queue.arguments.get("overflow") == "reject-publish"
+        refuses = queue.arguments.get("overflow") in REFUSING
         self._part = 1 if refuses else PART
         if rate is not None:
             self._part = max(1, min(self._part, int(rate * RATE_PART_S)))

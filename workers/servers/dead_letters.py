@@ -391,7 +391,7 @@ class Forwarder(threading.Thread):
         """What a letter says of itself from now on."""
         policy, origin = source.policy, source.origin.name
         told = _told(letter, origin)
-        reason = REASON_NAMES.get(letter.reason, "rejected")
+        reason = REASON_NAMES.get(letter.reason, "maxlen")  # none: it was refused, and its worker was killed
         cause = self._causes.of(source.origin.id, letter.message_id)
         exchange, chosen, now_s = policy.dead_letter_exchange or "", policy.dead_letter_routing_key, int(time.time())
         if told.amqp is None:
