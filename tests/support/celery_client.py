@@ -12,9 +12,10 @@ from warren.workers.celery.place import Place
 
 
 @contextlib.contextmanager
-def client(url: str, **settings: Any) -> Iterator[Any]:
+def client(url: str, *, backend: str | None = None, **settings: Any) -> Iterator[Any]:
     """An application that sends tasks by name; nothing of it stays."""
-    app = Celery("client", broker=url, backend=url, set_as_current=False)
+    results = backend or url
+    app = Celery("client", broker=url, backend=results, set_as_current=False)
     app.conf.update(task_queue_max_priority=9, **settings)
     try:
         yield app
@@ -22,7 +23,9 @@ def client(url: str, **settings: Any) -> Iterator[Any]:
         app.backend.result_consumer.stop()
         pools.reset()  # they are the process's, not the application's
         app.close()
-        Place.of(url).client.close()
+        for place in (url, results):
+            if place.startswith("warren://"):
+                Place.of(place).client.close()
 
 
 def named(app: Any, task: str, *arguments: Any, **options: Any) -> Any:
