@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.result import ResultSet
 
 import warren
 
@@ -62,6 +63,7 @@ def test_a_retry_waits_for_its_countdown_in_the_node(app: Any, worker: Worker) -
 def test_canvas(app: Any, worker: Worker) -> None:
     add, total = (lambda x, y: named(app, "add", x, y)), named(app, "total")
     assert chain(add(1, 2), named(app, "add", 3))().get(timeout=WAIT_S) == 6
+    assert ResultSet([add(1, 1).delay(), add(2, 2).delay()], app=app).get(timeout=WAIT_S) == [2, 4]
     members = group([add(n, n) for n in range(20)], app=app)()
     assert members.get(timeout=WAIT_S) == [2 * n for n in range(20)]
     members.save()

@@ -82,7 +82,7 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
 
     def on_wait_for_pending(self, result: Any, **named: Any) -> None:
         """Somebody begins to wait: what is there already, he gets."""
-        self.start(result.id)
+        self.start("")  # a set of results has no id
         for meta in result._iter_meta(**{**named, "interval": 0}):
             if meta is not None:
                 self.on_state_change(meta, None)
