@@ -14,6 +14,9 @@ from support.snippets import ROOT, snippets
 
 pytestmark = pytest.mark.integration
 
+#: of `warren stop` when no node runs
+EXIT_NOT_RUNNING = 3
+
 README = (ROOT / "README.md").read_text()
 SNIPPETS = [snippet.code for snippet in snippets(ROOT / "README.md")]
 SHELL = [line.partition("#")[0] for line in README.splitlines() if re.match(r"warren [\w ]+ shop\b", line)]
@@ -28,8 +31,9 @@ def test_a_snippet_runs_as_it_stands(tmp_path: Path, number: int) -> None:
         text=True,
         timeout=100,
     )
-    subprocess.run([sys.executable, "-m", "warren", "stop", "data"], cwd=tmp_path, timeout=100, check=True)
+    stopped = subprocess.run([sys.executable, "-m", "warren", "stop", "data"], cwd=tmp_path, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+    assert stopped.returncode in (0, EXIT_NOT_RUNNING), "on a busy machine its 10 s may be over"
     assert done.stdout == ("b'two rabbits, one burrow'\n[b'EWR 05:17']\n" if number == 0 else "")
 
 
@@ -38,7 +42,7 @@ def test_the_lines_for_the_shell_do_what_is_said_of_them_right_after_the_first_s
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     (tmp_path / "first.py").write_text(SNIPPETS[0])
     typed = [f"{sys.executable} first.py", *SHELL, "warren stop shop"]  # the snippet's node runs on for 10 s
-    script = "set -e\ntrap 'warren stop data' EXIT\n" + "\n".join(typed) + "\n"
+    script = f"set -e\ntrap 'warren stop data || [ $? = {EXIT_NOT_RUNNING} ]' EXIT\n" + "\n".join(typed) + "\n"
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
     )
