@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warren.engine import _core
+from warren.engine.amqp.values import Int64, Timestamp
 
 _SHORT_MAX = 255
 #: tables in tables that are written; what lies deeper is written as text
@@ -50,8 +51,19 @@ def written(headers: Mapping[str, Any] | None, properties: Mapping[str, Any] | N
     for name, value in (properties or {}).items():
         made[name] = _time(value) if name == "timestamp" else _short(value)
     if headers:
-        made["headers"] = _table(headers, _DEPTH_MAX)
+        made["headers"] = told = _table(headers, _DEPTH_MAX)
+        if isinstance(deaths := told.get("x-death"), list):
+            told["x-death"] = [death(item) if isinstance(item, dict) else item for item in deaths]
     return _core.amqp_properties_bytes(made)
+
+
+def death(told: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of x-death with the types and in the order that RabbitMQ's have, which clients count on."""
+    made = dict(sorted(told.items()))
+    for name, kind in (("count", Int64), ("time", Timestamp)):
+        if type(value := made.get(name)) is int and 0 <= value <= _INT_MAX:
+            made[name] = kind(value)
+    return made
 
 
 def _time(seconds: float) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from warren.engine import _core
 from warren.engine.amqp import spec
+from warren.engine.amqp.values import Int64, Timestamp
 from warren.engine.catalog import amqp_metadata, metadata
 from warren.engine.kernel.protocol import PROTOCOL
 
@@ -110,6 +111,10 @@ def test_a_message_of_python_for_amqp() -> None:
     told = found.pop("headers")
     assert found == {"timestamp": 7, "correlation_id": "é" * 127, "type": b"\xff" * 255, "reply_to": "r"}
     assert (told["n"], told["x" * 255], told["f"]) == (str(1 << 63), b"raw", 1.5)
+    deaths = [{"queue": "q", "reason": "expired", "count": 1, "time": 7, "exchange": "", "routing-keys": ["k"]}, "none"]
+    (death, other) = _core.amqp_properties(amqp_metadata.written({"x-death": deaths}, None))["headers"]["x-death"]
+    assert (death, other) == (deaths[0], "none")
+    assert (type(death["count"]), type(death["time"])) == (Int64, Timestamp), "as clients of RabbitMQ find them"
     assert amqp_metadata.written(None, None) == amqp_metadata.written({}, {}) == NONE
     more = amqp_metadata.with_more(PACKED({"headers": {"a": 1}, "type": "t"}), {"b": 2}, {"type": "u", "app_id": "x"})
     assert _core.amqp_properties(more) == {"headers": {"a": 1, "b": 2}, "type": "t", "app_id": "x"}

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from warren.engine import _core
 from warren.engine.amqp.names import amqp_name, node_name
-from warren.engine.amqp.values import Int64, Timestamp
 from warren.engine.catalog import amqp_metadata
 
 #: headers with more routing keys
@@ -68,11 +67,8 @@ def packed(letter: Letter, headers: dict[str, Any], chosen: str | None) -> bytes
     if chosen is not None:
         told.pop("CC", None)
     newest, *others = told["x-death"]
-    made = {**newest, "count": Int64(newest["count"])}
     if newest["count"] == 1 and "expiration" in letter.properties:
-        made["original-expiration"] = letter.properties["expiration"]
-    if isinstance(made.get("time"), int):
-        made["time"] = Timestamp(made["time"])
-    told["x-death"] = [dict(sorted(made.items())), *others]
+        newest = {**newest, "original-expiration": letter.properties["expiration"]}
+    told["x-death"] = [amqp_metadata.death(newest), *others]
     properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
     return _core.amqp_properties_bytes({**properties, "headers": told})
