@@ -53,6 +53,7 @@ TELL_S = 10.0
 #: what a queue worker makes in its folder
 OURS = re.compile(
     r"(journal|transient)(/\d+\.jnl(\.new)?)?|transient/rows|segments(/\d+(\.dat(\.new)?|(/(\d+\.idx|terms)(\.new)?)?))?"
+    r"|large(/[0-9a-f]{32}(\.new)?)?"
     r"|(terms|files|epoch|subscriptions\.json)(\.new)?",
     re.ASCII,
 )
