@@ -2,13 +2,16 @@
  * once is said by a code. */
 #include "binding/queue_poll.h"
 #include "binding/arguments.h"
+#include "binding/delivery_type.h"
 #include "binding/queue_credit.h"
 #include "binding/queue_get.h"
 #include <errno.h>
 
+#define POLL_BYTES (4ull << 20) /* bodies of one call, about: who wants more calls again */
+
 enum { POLL_EMPTY, POLL_SLOW, POLL_STALE, POLL_UNBORN, POLL_NO_ROOM };
 
-/* poll(max, wanted, memory): up to `max` messages that lie here, else a code; then the worker was asked for `wanted`
+/* poll(max, wanted, memory): up to `max` messages that lie here, and POLL_BYTES, else a code; then the worker was asked for `wanted`
  * (0: it was not). With `memory` no message is taken that has to be read from a file or the store. */
 PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;
@@ -30,6 +33,7 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     if (wanted) wr_handle_note_call(h, (uint32_t)wanted);
     bool memory = args[2] == Py_True;
     PyObject *list = NULL;
+    uint64_t bytes = 0;
     while (wr_client_consumer_pending(consumer) && (!memory || wr_handle_in_memory(h))) {
         PyObject *message = wr_handle_hand_out(h, 0, !list);
         if (!message) {
@@ -42,13 +46,14 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
             Py_DECREF(message);
             return NULL;
         }
+        bytes += (uint64_t)PyBytes_GET_SIZE(((DeliveryObject *)message)->body);
         int error = PyList_Append(list, message);
         Py_DECREF(message);
         if (error) {
             Py_DECREF(list);
             return NULL;
         }
-        if (PyList_GET_SIZE(list) >= most || !h->registered) break;
+        if (PyList_GET_SIZE(list) >= most || bytes >= POLL_BYTES || !h->registered) break;
     }
     int room = 0;
     bool ahead = h->window > 1 && (h->adapts || !h->exact);

@@ -101,7 +101,12 @@ class Publisher:
         self._kept: list[_core.Confirm[Any]] | None = None  # of a commit
         attachment = self.client.attached
         superblock = None if attachment is None else attachment.superblock
-        self._arena = (1 << 20) if superblock is None else superblock.get("arena_bytes") // ARENA_SHARE
+        # a message that is larger than what goes through shared memory is a part of its own, and is written in a thread
+        self._arena = (
+            1 << 20
+            if superblock is None
+            else min(superblock.get("arena_bytes") // ARENA_SHARE, superblock.get("shared_bytes_max"))
+        )
         self._part = min(PART, 64 if superblock is None else superblock.get("ring_records") // 4)
 
     @property

@@ -57,6 +57,8 @@ ROUNDS = 4
 #: who come later, and for gets
 SHARED = 0.75
 SHARE_LEAST = 16
+#: messages read from files at once
+FILL = 1024
 #: queues that a tap is kept for though nobody consumes there, for gets
 KEPT = 256
 #: how long it is waited until what lies here has returned
@@ -226,6 +228,10 @@ class Tap(Line):
             self._size = (3 * self._size + len(deliveries[-1].body)) // 4
             self._share_out(deliveries, ready)
         self.loop.look_soon()  # others first
+
+    @property
+    def _fill_most(self) -> int:
+        return FILL  # and not more bytes than a poll gives
 
     def _ready(self) -> list[tuple[Receiver, int]]:
         """Who has room, and how much: those of the highest priority that has any."""

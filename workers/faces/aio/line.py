@@ -514,11 +514,16 @@ class Line:
         if self._ahead and not self.getters:
             self._tidy_later()
 
+    @property
+    def _fill_most(self) -> int:
+        """How many messages are read from files at once, at most."""
+        return FILL
+
     def _read_some(self, handle: _core.QueueHandle) -> None:
         """In a thread: messages from files."""
         self._reading += 1
         try:
-            answer = handle.poll(FILL, 0, False)
+            answer = handle.poll(self._fill_most, 0, False)
             if isinstance(answer, list):
                 self._read.extend(answer)  # type: ignore[arg-type]  # the class given to the handle
         finally:

@@ -330,7 +330,9 @@ class Loop:
         while True:
             core = await self.ready(*([] if queue is None else [queue.handle]))
             try:
-                large = store is None and size > self.client.attachment().superblock.get("shared_bytes_max")
+                large = (
+                    store is None and count == 1 and size > self.client.attachment().superblock.get("shared_bytes_max")
+                )
                 room = META if large else size
                 servers = [queue.server] if queue is not None else self._workers() if store is None else [store]
                 wanted = [(one, count) for one in servers]
