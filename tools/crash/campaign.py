@@ -448,6 +448,8 @@ class Campaign:
             messages = self._taken(queue)
             log_received(log, messages)
             queue.ack(messages)
+            if messages:
+                deadline = time.monotonic() + DRAIN_S  # of what comes, there may be much
             missing -= {key for message in messages if (key := key_of(message.body)) is not None}
             stats = queue.stats()
             if not messages and not missing and not stats["ready"] and not stats["unacked"]:
