@@ -185,9 +185,12 @@ def library(side: Side, folder: Path, size: int, seconds: float, name: str) -> l
         count = sent["messages"]
         (taken,) = run_clients([(consumer, given | {"count": count})], folder, seconds)
     return [
-        cell(f"amqp-{name}-publish", size, "synced", 1, 1, count, _seconds([sent]), None),
-        cell(f"amqp-{name}-consume", size, "synced", 1, 1, count, _seconds([taken]), None),
-    ]
+        cell(
+            f"amqp-{name}-{what}", size, "synced", 1, 1, count, _seconds([found]), None,
+            client_cpu_us=round(found["cpu_s"] / count * 1e6, 3),
+        )
+        for what, found in (("publish", sent), ("consume", taken))
+    ]  # fmt: skip
 
 
 def many(side: Side, folder: Path, size: int, seconds: float, clients: int) -> Result:
@@ -299,7 +302,9 @@ def _compared(found: dict[str, list[list[Result]]]) -> list[Result]:
 
 def _table(lines: list[Result]) -> Table:
     table = Table(header_style="bold")
-    for name in ("workload", "bytes", "side", "messages/s", "p50 µs", "p99 µs", "memory", "processor", "ratio"):
+    for name in (
+        "workload", "bytes", "side", "messages/s", "client µs", "p50 µs", "p99 µs", "memory", "processor", "ratio",
+    ):  # fmt: skip
         table.add_column(name, justify="left" if name in ("workload", "side") else "right")
     for line in lines:
         latency_us = line["latency_us"] or {}
@@ -309,6 +314,7 @@ def _table(lines: list[Result]) -> Table:
             str(line["size_bytes"]),
             line["side"],
             f"{line['messages_per_s']:,.0f}" if line["messages"] else "–",
+            f"{line['client_cpu_us']:.1f}" if "client_cpu_us" in line else "–",
             *(f"{latency_us[name]:,.0f}" if name in latency_us else "–" for name in ("p50", "p99")),
             "–" if memory is None else f"{memory / 1e6:.1f} MB",
             f"{line['cpu_share']:.1%}" if "cpu_share" in line else "–",

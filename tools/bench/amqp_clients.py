@@ -39,6 +39,7 @@ def pika_publisher(pipe: Connection, _directory: str, port: int, queue: str, siz
     properties = pika.BasicProperties(delivery_mode=2)
     body = b"x" * size
     start = wait_for_go(pipe)
+    cpu = time.process_time()
     end = start + int(seconds * 1e9)
     count = 0
     while time.monotonic_ns() < end:
@@ -46,7 +47,8 @@ def pika_publisher(pipe: Connection, _directory: str, port: int, queue: str, siz
             channel.basic_publish("", queue, body, properties)
         count += 100
     channel.queue_declare(queue, passive=True)
-    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns()})
+    used = time.process_time() - cpu
+    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns(), "cpu_s": used})
     connection.close()
 
 
@@ -58,12 +60,14 @@ def pika_consumer(pipe: Connection, _directory: str, port: int, queue: str, coun
     channel = connection.channel()
     channel.basic_qos(prefetch_count=PREFETCH)
     start = wait_for_go(pipe)
+    cpu = time.process_time()
     for taken, (method, _properties, _body) in enumerate(channel.consume(queue), 1):
         channel.basic_ack(method.delivery_tag)
         if taken == count:
             break
     channel.queue_declare(queue, passive=True)
-    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns()})
+    used = time.process_time() - cpu
+    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns(), "cpu_s": used})
     connection.close()
 
 
@@ -77,6 +81,7 @@ def py_amqp_publisher(pipe: Connection, _directory: str, port: int, queue: str, 
     channel.queue_declare(queue, durable=True, auto_delete=False)
     body = b"x" * size
     start = wait_for_go(pipe)
+    cpu = time.process_time()
     end = start + int(seconds * 1e9)
     count = 0
     while time.monotonic_ns() < end:
@@ -84,7 +89,8 @@ def py_amqp_publisher(pipe: Connection, _directory: str, port: int, queue: str, 
             channel.basic_publish(amqp.Message(body, delivery_mode=2), "", queue)
         count += 100
     channel.queue_declare(queue, passive=True)
-    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns()})
+    used = time.process_time() - cpu
+    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns(), "cpu_s": used})
     connection.close()
 
 
@@ -104,11 +110,13 @@ def py_amqp_consumer(pipe: Connection, _directory: str, port: int, queue: str, c
         taken += 1
 
     start = wait_for_go(pipe)
+    cpu = time.process_time()
     channel.basic_consume(queue, callback=take)
     while taken < count:
         connection.drain_events(timeout=60)
     channel.queue_declare(queue, passive=True)
-    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns()})
+    used = time.process_time() - cpu
+    pipe.send({"messages": count, "start": start, "end": time.monotonic_ns(), "cpu_s": used})
     connection.close()
 
 
@@ -129,14 +137,21 @@ def amqplib_publisher(pipe: Connection, _directory: str, port: int, queue: str, 
     """Persistent messages on a confirm channel, 1,000 at a time."""
     start = wait_for_go(pipe)
     found = _node("publish", str(port), queue, str(size), str(seconds))
-    pipe.send({"messages": found["messages"], "start": start, "end": start + int(found["seconds"] * 1e9)})
+    pipe.send(
+        {
+            "messages": found["messages"],
+            "start": start,
+            "end": start + int(found["seconds"] * 1e9),
+            "cpu_s": found["cpu_s"],
+        }
+    )
 
 
 def amqplib_consumer(pipe: Connection, _directory: str, port: int, queue: str, count: int) -> None:
     """Consume so many messages, ack each."""
     start = wait_for_go(pipe)
     found = _node("consume", str(port), queue, str(count))
-    pipe.send({"messages": count, "start": start, "end": start + int(found["seconds"] * 1e9)})
+    pipe.send({"messages": count, "start": start, "end": start + int(found["seconds"] * 1e9), "cpu_s": found["cpu_s"]})
 
 
 LIBRARIES = {

@@ -39,7 +39,10 @@ async function consume(connection, queue, count) {
 async function main([what, port, queue, ...numbers]) {
   const connection = await amqp.connect({ protocol: 'amqp', hostname: '127.0.0.1', port: Number(port), heartbeat: 0 });
   const run = what === 'publish' ? publish : consume;
-  console.log(JSON.stringify(await run(connection, queue, ...numbers.map(Number))));
+  const before = process.cpuUsage();
+  const found = await run(connection, queue, ...numbers.map(Number));
+  const { user, system } = process.cpuUsage(before);
+  console.log(JSON.stringify({ ...found, cpu_s: (user + system) / 1e6 }));
   await connection.close();
 }
 
