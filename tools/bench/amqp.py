@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -351,6 +352,7 @@ def main(words: list[str]) -> int:
         print("warren bench amqp: seconds, repeats and connections must be positive, sizes at least 8", file=sys.stderr)
         return 2
     options.cells = options.cells or list(CELLS)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both servers go with us
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the idle connections
     talk = Console(stderr=True, quiet=options.json and not sys.stderr.isatty())
