@@ -47,10 +47,11 @@ RUN_BY = {
     "docs/pipelines.md": "tests/spark/test_pipelines.py",
     "docs/scaling.md": "tests/spark/test_hosts.py",
     "docs/topics.md": "tests/documents/test_topics_guide.py",
+    "docs/amqp.md": "tests/amqp/test_page.py",
     "docs/celery.md": "tests/task_queues/test_celery_project.py",
 }
 #: packages that have no types of their own, nor stubs that we want as a dependency
-UNTYPED = ("pyarrow.*", "pandas.*", "celery.*")
+UNTYPED = ("pyarrow.*", "pandas.*", "celery.*", "pika.*")
 Findings = dict[str, list[str]]
 LIMIT_S = 120
 
