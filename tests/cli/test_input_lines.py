@@ -17,7 +17,7 @@ from typing import BinaryIO
 import pytest
 
 import warren
-from warren.engine.config import Settings
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.cli.lines import BATCH, Lines
 
 from support.command_line import warren as command
@@ -189,7 +189,7 @@ def test_a_second_signal_ends_it_and_says_what_may_be_missing(
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_names_the_line_from_1_on(directory: Path, node: warren.Node, name: str, kind: str) -> None:
     declare(directory, kind, name)
-    large = "x" * (Settings().message_bytes_max + 1)
+    large = "x" * (NodeDirectory(directory).read().settings.message_bytes_max + 1)
     send = (*kind.split(), directory, name)
     said = command(*send, given=f"a\nb\nc\n{large}\ne\n", code=2).stderr
     assert said.startswith(f"warren: line 4: a message of {len(large)} bytes"), said[:200]

@@ -172,7 +172,7 @@ LAST_IS_WRONG: dict[str, tuple[list[bytes], dict[str, Any]]] = {
     "a header of no kind": ([b"x"] * N, {"headers": [None] * (N - 1) + [{"a": object()}]}),
     "large headers": ([b"x"] * N, {"headers": [None] * (N - 1) + [{"a": "x" * 70_000}]}),
     "no property": ([b"x"] * N, {"properties": [None] * (N - 1) + [{"colour": "red"}]}),
-    "no priority": ([b"x"] * N, {"priority": [0] * (N - 1) + [11]}),
+    "no priority": ([b"x"] * N, {"priority": [0] * (N - 1) + [256]}),
     "no time": ([b"x"] * N, {"ttl": [None] * (N - 1) + ["soon"]}),
     "a delay without end": ([b"x"] * N, {"delay": [None] * (N - 1) + [float("inf")]}),
     "no id": ([b"x"] * N, {"message_id": [None] * (N - 1) + [b""]}),

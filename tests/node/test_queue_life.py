@@ -123,7 +123,7 @@ def test_the_supervisor_sleeps_while_it_does_not_look(state: str, at_once: bool)
         _clients=SimpleNamespace(next_scan=math.inf),
         _next_sample=time.monotonic() + 60,
         _roles=[],
-        _drain=SimpleNamespace(kill_at=None),
+        _drain=SimpleNamespace(due=None),
         _start=SimpleNamespace(announced=True),
         _desk=SimpleNamespace(has_leases=lambda: bool(catalog.leased)),
         _life_at=0.0,

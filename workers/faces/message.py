@@ -30,7 +30,8 @@ class Message(_core.Delivery):
     `persistent`. `message_id`: the engine's id, 16 bytes, by whose hex logs name the message; the publisher's is
     `properties["message_id"]`. `delivery_tag`: its position in the queue. `redelivered`: perhaps seen before;
     `delivery_count`: deliveries before this one. `settled`, `timed_out`, `browsed`: what became of it here. `reason`:
-    why it is a dead letter: 1 rejected, 2 expired, 3 maximum length, 4 delivery_limit (0: it is none).
+    why it is a dead letter: 1 rejected, 2 expired, 3 maximum length, 4 delivery_limit (0: it is none). `amqp`: all its
+    properties in AMQP's types, if it came by AMQP.
 
     `view()` is the body as a read-only memoryview, for numpy or Arrow: no copy, and valid for as long as something
     refers to it, also after the ack.
