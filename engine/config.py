@@ -14,6 +14,8 @@ from warren.ipc.layout import GATEWAYS_MAX
 
 KIB = 1 << 10
 MIB = 1 << 20
+#: delivery slots of a client, unless a setting says how many
+SLOTS, SLOTS_WITH_AMQP = 4096, 16384
 MESSAGE_BYTES_MOST = 128 * MIB + 64 * KIB  #: message_bytes_max at most: a body of 128 MiB with any metadata
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
@@ -28,7 +30,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     file_bytes: int = 16 * MIB  #: size of a segment file and of its image in memory (rule S8: file_size_limit)
     images_n: int = 3  #: file images kept in memory by each log
     ring_records: int = 8192  #: commands that one client can have under way to one server
-    delivery_slots: int = 4096  #: messages that one client can hold unacked from one worker
+    #: messages that one client can hold unacked from one worker; 0: 4,096, and 16,384 with `amqp`, whose gateways are
+    #: one client each
+    delivery_slots: int = 0
     arena_bytes: int = 8 * MIB  #: bodies that one client can have under way
     reply_bytes: int = 65536  #: reply area of one link
     message_bytes_max: int = (
@@ -115,6 +119,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }
         for name, most in powers.items():
             value = getattr(self, name)
+            if name == "delivery_slots" and not value:
+                continue
             if not 64 <= value <= most or value & (value - 1):
                 raise UsageError(f"setting {name} must be a power of two between 64 and {most}, not {value}")
         bounds = {
@@ -178,7 +184,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if getattr(self, name) % 4096:
                 raise UsageError(f"setting {name} must be a multiple of 4096, not {getattr(self, name)}")
         workers = self.workers or min(30, os.cpu_count() or 1)
-        return msgspec.structs.replace(self, workers=workers)
+        slots = self.delivery_slots or (SLOTS_WITH_AMQP if self.amqp else SLOTS)
+        return msgspec.structs.replace(self, workers=workers, delivery_slots=slots)
 
     def _check_addresses(self) -> None:
         found = addresses("amqp", self.amqp)
@@ -282,7 +289,7 @@ PROFILES: dict[str, dict[str, int]] = {
     "large": {
         "file_bytes": 64 * MIB,
         "ring_records": 16384,
-        "delivery_slots": 8192,
+        "delivery_slots": 16384,
         "arena_bytes": 32 * MIB,
         "message_bytes_max": 64 * MIB + 64 * KIB,
         "index_rows": 131072,

@@ -16,7 +16,7 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_TRANSIENT
 from warren.ipc.superblock import Superblock
 
-from amqp_diff.wire import Wire, method
+from amqp_diff.wire import Wire, frame, header, method
 from support.gateway_node import GatewayNode
 from support.waiting import wait_until
 
@@ -107,3 +107,18 @@ def test_a_client_that_cannot_hear_it_is_told_nothing(connect: Connect, gateway:
     found = wire.wait(1, ["basic.get-ok"], 30)
     assert found is not None
     assert found.body == b"x"
+
+
+def test_messages_that_are_begun_stop_growing(connect: Connect, gateway: GatewayNode) -> None:
+    """Else many of them, never ended, would take memory while the node is short of it."""
+    wire = connect()
+    wire.opened()
+    wire.channel()
+    with alarm(gateway):
+        wire.raw(method(1, "basic.publish", {"routing_key": "nowhere"}) + header(1, 8 << 20, {}))
+        part = frame(spec.FRAME_BODY, 1, bytes(100_000))
+        while gateway.ask()["blocked_n"] == 0 and gateway.connections()[0]["bytes_in"] < 4 << 20:
+            wire.raw(part)
+        found = wire.wait(0, ["connection.blocked"], 30)
+        assert found is not None
+        assert found.name == "connection.blocked"

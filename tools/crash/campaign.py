@@ -629,11 +629,13 @@ class Campaign:
             self.report.violations.append(f"hang: {text}")
 
     def _stop_node(self) -> None:
-        supervisor = self._node.find("supervisor")
-        if supervisor is not None:
-            send(supervisor, signal.SIGTERM)
+        told: set[int] = set()
         deadline = time.monotonic() + 30
         while self._node.all() and time.monotonic() < deadline:
+            supervisor = self._node.find("supervisor")  # it may have been killed just now, and its successor be on its way
+            if supervisor is not None and supervisor.pid not in told:
+                told.add(supervisor.pid)
+                send(supervisor, signal.SIGTERM)
             time.sleep(0.02)
         for identity in self._node.all():
             self.report.violations.append(f"process {identity.pid} of the node did not end within 30 s of SIGTERM")

@@ -43,6 +43,8 @@ UNSENT_MAX, UNSENT_LOW = 1 << 19, 1 << 17
 FLOOD = 1 << 21
 #: messages of the largest size that a client may have begun and not ended
 ASSEMBLING = 4
+#: bytes of messages that are begun which count as publishing in an alarm, so that these, too, stop growing
+BEGUN = 1 << 20
 #: how long close-ok, or the end of the socket after it, is waited for
 CLOSE_S = 30.0
 #: how long the channels of a connection that goes may finish what they were asked before
@@ -232,6 +234,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._event(event)
                 if self._deaf():
                     return
+            if self.gateway.alarm and not self.blocked and self.open and self._reader.kept > BEGUN:
+                self._block()
         except ConnectionFault as fault:
             self.fail(fault)
         except Silence as silence:
