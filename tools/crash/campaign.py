@@ -632,7 +632,7 @@ class Campaign:
         told: set[int] = set()
         deadline = time.monotonic() + 30
         while self._node.all() and time.monotonic() < deadline:
-            supervisor = self._node.find("supervisor")  # it may have been killed just now, and its successor be on its way
+            supervisor = self._node.find("supervisor")  # one that was just killed has a successor soon
             if supervisor is not None and supervisor.pid not in told:
                 told.add(supervisor.pid)
                 send(supervisor, signal.SIGTERM)
