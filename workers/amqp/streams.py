@@ -36,8 +36,6 @@ log = logging.getLogger("warren.amqp")
 OFFSET = "x-stream-offset"
 #: messages, and bytes of log, that are read at once
 BATCH, BATCH_BYTES = 128, 1 << 18
-#: how often it is looked whether there is more: the pause doubles up to the second
-LOOK_FIRST_S, LOOK_S = 0.001, 0.02
 #: pause after trouble with the topic worker
 AGAIN_S = 0.2
 #: level of durability, as the core counts them
@@ -146,7 +144,7 @@ class StreamConsumer:
             self.lost()
 
     async def _read_and_send(self) -> None:
-        loop, pause = self.channel.taps.loop, LOOK_FIRST_S
+        loop, watch = self.channel.taps.loop, self.channel.taps.watch
         while True:
             room = self.prefetch - self.held if self.channel.connection.writable else 0
             if room <= 0:
@@ -168,12 +166,10 @@ class StreamConsumer:
                 log.error("stream %r: a message cannot be read, and is not delivered: %s", self.queue, damage)
             self.offset = max(self.offset, found.next_offset) if not found.records else found.next_offset
             if found.records:
-                pause = LOOK_FIRST_S
                 self._send(found.records)
                 await asyncio.sleep(0)
-                continue
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LOOK_S)
+            else:
+                await watch.more(self._reading, self.offset)
 
     def _send(self, records: list[_core.Record]) -> None:
         channel = self.channel

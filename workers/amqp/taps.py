@@ -42,6 +42,7 @@ from warren.engine.errors import (
 from warren.workers.amqp.arguments import QUORUM, type_of_declared
 from warren.workers.amqp.content import Told, teller
 from warren.workers.amqp.mapping import DEFAULT_VHOST, engine_name
+from warren.workers.amqp.stream_watch import StreamWatch
 from warren.workers.faces.aio.base import Underneath
 from warren.workers.faces.aio.line import Line, Share
 from warren.workers.faces.aio.loop import Loop
@@ -339,6 +340,7 @@ class Taps:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        self.watch = StreamWatch(loop)
         self.exclusives: dict[str, object] = {}  #: connection of an exclusive queue, by name in the node
         self._dropping: set[asyncio.Task[None]] = set()
         self._vhosts = {DEFAULT_VHOST}  # whose own exchanges are there
