@@ -1,8 +1,8 @@
 """The users of a gateway process: who logs in, and what each may do in a vhost.
 
-`Users` follows `DIR/users.json` (users_file.py): it looks at most every half second whether there is another one, and
-takes it as a whole. A file that cannot be read or is wrong changes nothing: the last good one holds, and the log
-says why. At the start there is no last good one: then the error is raised.
+`Users` follows `DIR/users.json` (users_file.py): it looks at most every half second whether there is another one, at
+once before it refuses anybody, and takes it as a whole. A file that cannot be read or is wrong changes nothing: the
+last good one holds, and the log says why. At the start there is no last good one: then the error is raised.
 
 `check` blocks for a hash of a password (20 ms of a core, 19 MiB): it is called in a few threads of their own, never in
 the loop. Passwords that were right a moment ago cost a keyed digest alone, so clients that come back all at once after
@@ -91,18 +91,24 @@ class Users:
         log says why, and the peer is not told. It blocks for a hash. Raises LimitError (argon2-cffi is not there).
         """
         self.refresh()
+        why = self._why_refused(name, password, peer)
+        if why is not None and self.refresh(now=True):  # what was changed a moment ago counts
+            why = self._why_refused(name, password, peer)
+        if why is None:
+            return User(self, name)
+        self._refused(name, peer, why)
+        return None
+
+    def _why_refused(self, name: str, password: bytes, peer: str) -> str | None:
         account = self.accounts.users.get(name)
         if account is None:
             self._as_slow(password)
-            self._refused(name, peer, "there is no such user")
-            return None
+            return "there is no such user"
         if not self._is_right(name, account, password):
-            self._refused(name, peer, "wrong password" if account.password_hash else "the user has no password")
-            return None
+            return "wrong password" if account.password_hash else "the user has no password"
         if account.loopback_only and not is_local(peer):
-            self._refused(name, peer, "this user can only connect via localhost")
-            return None
-        return User(self, name)
+            return "this user can only connect via localhost"
+        return None
 
     def external(self, uid: int) -> User | None:
         """Who connects by a Unix socket as this user of the system: the gateway's user of that name or, when there is
@@ -121,7 +127,7 @@ class Users:
 
     def named(self, name: str) -> User | None:
         """The user of this name, who was recognised by other means (a certificate, the system). None: there is none."""
-        self.refresh()
+        self.refresh(now=name not in self.accounts.users)
         return User(self, name) if name in self.accounts.users else None
 
     def _is_right(self, name: str, account: Account, password: bytes) -> bool:
@@ -149,6 +155,8 @@ class Users:
 
     def vhost(self, name: str) -> Vhost | None:
         """A virtual host. None: there is none of that name."""
+        if name not in self.accounts.vhosts:
+            self.refresh(now=True)
         return self.accounts.vhosts.get(name)
 
     def why_closed(self, user: User, vhost: str) -> str | None:
@@ -193,15 +201,19 @@ class User:
 
     def enters(self, vhost: str) -> bool:
         """Whether this user may open a connection to a vhost."""
-        return self._rights(vhost) is not None
+        return self._rights(vhost) is not None or (self._users.refresh(now=True) and self._rights(vhost) is not None)
 
     def may(self, permission: Permission, kind: Kind, name: str, vhost: str) -> bool:
         """Whether this user may configure, write or read a queue or an exchange of a vhost."""
         asked = (permission, kind, name, vhost)
         decided = self._decisions()
-        found = decided.get(asked)
-        if found is None:
-            found = decided[asked] = self._may(permission, kind, name, vhost)
+        found = decided.get(asked, False)
+        if not found:
+            found = self._may(permission, kind, name, vhost)
+            if not found and self._users.refresh(now=True):  # what was allowed a moment ago counts
+                decided, found = self._decisions(), self._may(permission, kind, name, vhost)
+            if found:
+                decided[asked] = found
         return found
 
     def may_topic(self, permission: Literal["write", "read"], exchange: str, key: str, vhost: str) -> bool:
@@ -210,9 +222,13 @@ class User:
             return self.exists
         asked = (permission, "topic", exchange, key, vhost)
         decided = self._decisions()
-        found = decided.get(asked)
-        if found is None:
-            found = decided[asked] = self._may_topic(permission, exchange, key, vhost)
+        found = decided.get(asked, False)
+        if not found:
+            found = self._may_topic(permission, exchange, key, vhost)
+            if not found and self._users.refresh(now=True):
+                decided, found = self._decisions(), self._may_topic(permission, exchange, key, vhost)
+            if found:
+                decided[asked] = found
         return found
 
     def _decisions(self) -> dict[tuple[str, ...], bool]:
