@@ -302,26 +302,31 @@ def _compared(found: dict[str, list[list[Result]]]) -> list[Result]:
 
 
 def _table(lines: list[Result]) -> Table:
+    """The lines, without columns that say nothing of any."""
+    rows = [_row(line) for line in lines]
     table = Table(header_style="bold")
-    for name in (
-        "workload", "bytes", "side", "messages/s", "client µs", "p50 µs", "p99 µs", "memory", "processor", "ratio",
-    ):  # fmt: skip
-        table.add_column(name, justify="left" if name in ("workload", "side") else "right")
-    for line in lines:
-        latency_us = line["latency_us"] or {}
-        memory = line.get("rss_more_bytes")
-        table.add_row(
-            line["workload"],
-            str(line["size_bytes"]),
-            line["side"],
-            f"{line['messages_per_s']:,.0f}" if line["messages"] else "–",
-            f"{line['client_cpu_us']:.1f}" if "client_cpu_us" in line else "–",
-            *(f"{latency_us[name]:,.0f}" if name in latency_us else "–" for name in ("p50", "p99")),
-            "–" if memory is None else f"{memory / 1e6:.1f} MB",
-            f"{line['cpu_share']:.1%}" if "cpu_share" in line else "–",
-            "" if line.get("ratio_to_rabbitmq") is None else f"{line['ratio_to_rabbitmq']:.2f}",
-        )
+    said = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in said:
+        table.add_column(name, justify="left" if name in ("workload", "side") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] or "–" for name in said))
     return table
+
+
+def _row(line: Result) -> dict[str, str]:
+    latency_us = line["latency_us"] or {}
+    memory, ratio = line.get("rss_more_bytes"), line.get("ratio_to_rabbitmq")
+    return {
+        "workload": line["workload"],
+        "bytes": str(line["size_bytes"]),
+        "side": line["side"],
+        "messages/s": f"{line['messages_per_s']:,.0f}" if line["messages"] else "",
+        "client µs": f"{line['client_cpu_us']:.1f}" if "client_cpu_us" in line else "",
+        **{f"{name} µs": f"{latency_us[name]:,.0f}" if name in latency_us else "" for name in ("p50", "p99")},
+        "memory": "" if memory is None else f"{memory / 1e6:.1f} MB",
+        "processor": f"{line['cpu_share']:.1%}" if "cpu_share" in line else "",
+        "ratio": "" if ratio is None else f"{ratio:.2f}",
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -379,5 +384,5 @@ def main(words: list[str]) -> int:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if not options.json and lines:
-            Console().print(_table(lines))
+            (Console() if sys.stdout.isatty() else Console(width=150)).print(_table(lines))
     return 0
