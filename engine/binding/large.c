@@ -18,8 +18,9 @@ static int folder_of(ClientObject *c, uint32_t server) {
     return wr_raise("PeerLost", "the folder of large messages is not there: try again");
 }
 
-static int no_room(ClientObject *c, const wr_message *m, uint32_t server) {
+static int not_in_time(ClientObject *c, const wr_message *m, uint32_t server, int error) {
     if (wr_hook(c, WR_HOOK_TIMED_OUT, server, "publish")) return -1;
+    if (error == EWOULDBLOCK) return wr_raise("TimedOut", "publish: the worker holds the file of the message: try again");
     return wr_raise("TimedOut", "publish: there is no room on the disk for a message of %llu bytes", (unsigned long long)m->length + m->meta_length);
 }
 
@@ -79,9 +80,9 @@ int wr_draft_make(ClientObject *c, const wr_route *route, const wr_message *mess
         if (draft->fd >= 0) close(draft->fd);
         draft->fd = -1;
         for (uint32_t t = 0; t < there; t++) wr_large_unlink(folders[t], message->id);
-        if (error != ENOSPC && error != EDQUOT) return wr_raise_errno(error, "cannot write the file of a large message");
+        if (error != ENOSPC && error != EDQUOT && error != EWOULDBLOCK) return wr_raise_errno(error, "cannot write the file of a large message");
         const uint64_t now = wr_now_ns();
-        if (deadline && now >= deadline) return no_room(c, message, server);
+        if (deadline && now >= deadline) return not_in_time(c, message, server, error);
         if (now >= look_at) {
             if (wr_hook(c, WR_HOOK_CHECK, server, "publish")) return -1;
             look_at = now + LOOK_NS;

@@ -43,21 +43,24 @@ static int sync_of(int fd, bool data) {
     return 0;
 }
 
-/* A new file of this name, with its lock. Whoever removes files may have taken the lock first: then it is made again. */
+/* An empty file of this name, with its lock. Whoever removes files may have the lock of one that was just made: EWOULDBLOCK, and the name
+ * stays that one's until it has removed it, or let it go. The name is taken away by who holds a lock alone: else a file that was made anew
+ * meanwhile would go in its place. */
 static int make(int folder, const char *name, mode_t mode, int *fd) {
     for (;;) {
-        *fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+        *fd = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
         if (*fd < 0) return errno;
         struct stat now;
         int error = 0;
-        if (fchmod(*fd, mode)) error = errno; /* the umask is the program's */
-        else if (flock(*fd, LOCK_SH | LOCK_NB)) error = errno;
-        else if (fstat(*fd, &now)) error = errno;
-        else if (now.st_nlink) return 0;
-        else error = EWOULDBLOCK;
+        if (flock(*fd, LOCK_SH | LOCK_NB) || fstat(*fd, &now)) error = errno;
+        else if (now.st_nlink && now.st_size) error = EEXIST; /* a message's, or damage: it is not ours to write over */
+        else if (now.st_nlink) {
+            if (!fchmod(*fd, mode)) return 0; /* the umask is the program's */
+            error = errno;
+            unlinkat(folder, name, 0);
+        }
         close(*fd);
-        unlinkat(folder, name, 0);
-        if (error != EWOULDBLOCK && error != EINTR) return error;
+        if (error && error != EINTR) return error;
     }
 }
 

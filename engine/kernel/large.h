@@ -6,6 +6,7 @@
  *   Its publisher holds a shared lock (flock) on it from before anything is in it until the PUBLISH is submitted to all workers, or never
  *   will be. So whoever gets the exclusive lock, keeps it, and then finds that the worker has executed what its publisher had submitted,
  *   and knows no message of this id, may remove it (engine/queues/large_files.py). A publisher that dies lets its lock go.
+ *   Who takes the name of such a file away holds a lock of the file that has the name now.
  * Crash points
  *   before the PUBLISH is submitted: a file, or a part of one, that nobody speaks of; the worker removes it.
  */
@@ -28,8 +29,8 @@ static inline bool wr_is_large(uint8_t location) { return location == WR_LOCATIO
 
 void wr_large_name(const uint8_t id[16], char name[WR_LARGE_NAME_BYTES]);
 
-/* Make the file in a folder, durable if `sync`, and leave it locked: *fd. 0 or an errno (ENOSPC, EDQUOT: there is no room, and nothing
- * is left behind; nor is with any other one). */
+/* Make the file in a folder, durable if `sync`, and leave it locked: *fd. 0 or an errno (ENOSPC, EDQUOT: there is no room; EWOULDBLOCK: its
+ * worker is just looking at an empty one of this name: try again). Nothing is left behind but that one. */
 int wr_large_write(int folder, const wr_large *m, bool sync, int *fd);
 /* Give it the same name in another folder. 0 or an errno. */
 int wr_large_link(int from, int to, const uint8_t id[16], bool sync);

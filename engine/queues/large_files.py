@@ -254,5 +254,8 @@ def _locked(folder: Folder, ids: Iterable[bytes]) -> tuple[list[_Suspect], bool]
             os.close(descriptor)
             busy = True
             continue
+        if not os.fstat(descriptor).st_nlink:  # its publisher took it away, and may have made another one
+            os.close(descriptor)
+            continue
         found.append(_Suspect(id, descriptor))
     return found, busy

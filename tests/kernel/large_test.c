@@ -33,6 +33,28 @@ static void flip(int folder, const uint8_t id[16], off_t at) {
     close(fd);
 }
 
+/* A worker that looks for garbage has the lock of the name's empty file: nobody makes another one in its place before it has removed it,
+ * or let it go. */
+static void a_look_meets_an_empty_one(int folder, const wr_large *of) {
+    const uint8_t id[16] = {9};
+    char name[WR_LARGE_NAME_BYTES];
+    wr_large m = *of;
+    int fd;
+    m.id = id;
+    wr_large_name(id, name);
+    for (int removed = 0; removed < 2; removed++) {
+        int look = openat(folder, name, O_RDWR | O_CREAT | O_EXCL, 0600);
+        assert(look >= 0 && !flock(look, LOCK_EX | LOCK_NB));
+        assert(wr_large_write(folder, &m, true, &fd) == EWOULDBLOCK && fd == -1);
+        assert(!faccessat(folder, name, F_OK, 0));
+        if (removed) assert(!unlinkat(folder, name, 0));
+        close(look);
+        assert(!wr_large_write(folder, &m, true, &fd));
+        close(fd);
+        assert(!unlinkat(folder, name, 0));
+    }
+}
+
 static void written_and_damaged(void) {
     char root[] = "/tmp/warren-large-XXXXXX", name[WR_LARGE_NAME_BYTES], path[300];
     assert(mkdtemp(root));
@@ -59,6 +81,7 @@ static void written_and_damaged(void) {
         close(fd);
         assert(!flock(other, LOCK_EX | LOCK_NB));
         close(other);
+        if (i == 1) a_look_meets_an_empty_one(one, &m);
         memset(back, 0, sizeof back);
         assert(!wr_large_read(two, 5, id, whole, m.meta_length, meta_back, back, &reason));
         assert(!memcmp(back, body, m.length) && !memcmp(meta_back, meta, m.meta_length));
