@@ -266,7 +266,7 @@ static void *serve(void *argument) {
                 d->frame_length = d->body_length = c->length;
                 d->blob_offset = 0;
                 d->meta_length = c->meta_length;
-                d->location = WR_LOCATION_JOURNAL;
+                d->flags = WR_LOCATION_JOURNAL << WR_DELIVERY_LOCATION_SHIFT;
                 d->pushed_at = delivered;
                 append += c->length;
                 atomic_store_explicit(&image->appended, 200000, memory_order_release);
@@ -424,7 +424,7 @@ static void files(void) {
         uint8_t prefix[WR_ROUTE_SIZE] = {0};
         uint64_t total = wr_frame_write(frames + at, &head, prefix, sizeof prefix, body, length, 55);
         memcpy(d[i].id, head.id, 16);
-        d[i].location = WR_LOCATION_JOURNAL;
+        d[i].flags = WR_LOCATION_JOURNAL << WR_DELIVERY_LOCATION_SHIFT;
         d[i].file = 4;
         d[i].offset = (uint32_t)(WR_FILE_HEADER_BYTES + at);
         d[i].frame_length = (uint32_t)total;
@@ -462,7 +462,7 @@ static void files(void) {
     wrong.meta_length = (uint16_t)(wrong.body_length + 1); /* more metadata than there is of both */
     CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == EBADMSG);
     wrong = d[20];
-    wrong.location = WR_LOCATION_SEGMENT; /* 4.dat is not there */
+    wrong.flags = WR_LOCATION_SEGMENT << WR_DELIVERY_LOCATION_SHIFT; /* 4.dat is not there */
     CHECK(wr_bodies_read(&bodies, WORKER, &wrong, NULL, found, false, &reason) == ENOENT);
     /* Flushed: the same frames under the other name, the journal file gone; then a file of another life under the old name. */
     write_file(folder, "4.dat", 4, 55, frames, at);

@@ -179,7 +179,7 @@ static void make_file(char *path) {
         wr_frame_head head = {.kind = WR_KIND_PUBLISH, .sequence = i + 1, .client_epoch = 1, .id = {(uint8_t)i}};
         uint8_t prefix[WR_ROUTE_SIZE] = {0};
         uint64_t total = wr_frame_write(frames + at, &head, prefix, sizeof prefix, bodies_as_written, length, 55);
-        in_file[i].location = WR_LOCATION_JOURNAL;
+        in_file[i].flags = WR_LOCATION_JOURNAL << WR_DELIVERY_LOCATION_SHIFT;
         in_file[i].file = 4;
         in_file[i].offset = (uint32_t)(WR_FILE_HEADER_BYTES + at);
         in_file[i].frame_length = (uint32_t)total;
