@@ -1009,18 +1009,23 @@ class Catalog:
         self.version += 1
 
     def _remove_exchange(self, exchange: ExchangeDeclaration) -> None:
-        name = exchange.name
-        sources = {binding.exchange for binding in self._to_exchange.get(name, ())} - {name}
-        self._unbind_exchange(name)
+        """It goes, and with it what is deleted with the last that was bound to it: a chain of any length."""
+        self._unbound(self._drop_exchange(exchange))
+
+    def _drop_exchange(self, exchange: ExchangeDeclaration) -> set[str]:
+        """It goes with its bindings. Returns the exchanges that it was bound to."""
+        sources = {binding.exchange for binding in self._to_exchange.get(exchange.name, ())} - {exchange.name}
+        self._unbind_exchange(exchange.name)
         self._cut_exchange(exchange)
-        self._unbound(sources)
+        return sources
 
     def _unbound(self, exchanges: Iterable[str]) -> None:
         """Something that was bound to these is not any more: those that are deleted with the last of it go."""
-        for name in sorted(set(exchanges)):
-            found = self.exchanges.get(name)
-            if found is not None and found.auto_delete and not self.is_bound(name):
-                self._remove_exchange(found)
+        waiting = sorted(set(exchanges), reverse=True)
+        while waiting:
+            found = self.exchanges.get(waiting.pop())
+            if found is not None and found.auto_delete and not self.is_bound(found.name):
+                waiting += sorted(self._drop_exchange(found), reverse=True)
 
     # Each thing comes and goes here alone, so that what is looked up by it is always true.
 

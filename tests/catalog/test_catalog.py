@@ -7,6 +7,7 @@ on file size.
 import json
 import resource
 import signal
+import sys
 import zlib
 from pathlib import Path
 
@@ -521,6 +522,23 @@ def test_an_exchange_goes_with_the_last_binding_to_it() -> None:
     catalog.declare_exchange("unused", auto_delete=True)
     catalog.delete_queue("other")
     assert "unused" in catalog.exchanges
+
+
+def test_a_long_chain_of_exchanges_goes_at_once() -> None:
+    """Each is deleted with the last that is bound to it; the chain may be longer than Python's stack."""
+    catalog = Catalog()
+    length = sys.getrecursionlimit() * 2
+    for place in range(length):
+        catalog.declare_exchange(f"x{place}", auto_delete=True)
+    for place in range(length - 1):
+        catalog.bind_exchange(f"x{place + 1}", f"x{place}")
+    unchanged = catalog.copy()
+    catalog.begin()
+    catalog.delete_exchange(f"x{length - 1}")
+    assert not catalog.exchange_bindings
+    assert not [name for name in catalog.exchanges if name.startswith("x")]
+    catalog.undo()
+    assert same(catalog, unchanged)
 
 
 def test_an_exchange_that_is_used_is_not_deleted_if_unused() -> None:
