@@ -5,8 +5,11 @@ Method: real nodes with settings of their own; pika and sockets.
 """
 
 import contextlib
+import os
+import signal
 import socket
 import ssl
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ import pytest
 
 import warren
 from warren.engine.errors import UsageError
+from warren.ipc.identity import Identity
+from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 
 from support import command_line
@@ -52,6 +57,44 @@ def test_clients_hear_of_a_stop_and_the_node_ends_at_once(tmp_path: Path) -> Non
         assert "did not close in time" not in log
         assert not (node.directory / "amqp.sock").exists()
         assert not (node.directory / "amqp-0.sock").exists()
+
+
+def test_a_gateway_that_hangs_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """The servers end, as they wait for it for a moment only; then it is killed, before the time to stop is over."""
+    with GatewayNode(tmp_path / "data") as node:
+        pid = node.ask()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        node.stop()
+        assert Identity.of(pid) is None
+        log = (node.directory / "log" / "supervisor.log").read_text()
+        assert "amqp-0 is killed: every server has ended" in log
+        assert "because it took longer" not in log
+
+
+def test_a_gateway_that_comes_while_the_node_is_stopped_ends_when_it_is_told(tmp_path: Path) -> None:
+    """One that was just started anew: it does not wait for a node that will not serve any more."""
+    with GatewayNode(tmp_path / "data") as node:
+        pids = node.pids()
+        os.kill(pids["worker-0"], signal.SIGSTOP)  # so that the stop lasts
+        try:
+            os.kill(pids["supervisor"], signal.SIGTERM)
+            wait_until(lambda: Identity.of(pids["amqp_gateway"]) is None, 30, what="the end of the gateway")
+            command = interpreter.command("warren.workers.amqp", str(node.directory), "0")
+            with subprocess.Popen(command, env=interpreter.environment()) as late:
+                wait_until(lambda: catches(late.pid, signal.SIGTERM), 60, what="its handler")
+                late.send_signal(signal.SIGTERM)
+                assert late.wait(60 * patience()) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids["worker-0"], signal.SIGCONT)
+        log = (node.directory / "log" / "amqp-0.log").read_text()
+        assert "is being stopped: see" not in log
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    words = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(words["SigCgt"], 16) >> (number - 1) & 1)
 
 
 def test_two_gateways_share_a_port(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.errors import Error
+from warren.engine.errors import Error, NodeNotRunning
 from warren.engine.saying import Voice, counted
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
@@ -55,6 +55,8 @@ TICK_S = 0.25
 READ_BYTES = 1 << 18
 LOOK_S = 1.0
 ATTACH_S = 30.0
+#: between two looks whether the gateway is to end
+ATTACH_LOOK_S = 0.5
 #: without supervisor and servers for so long, nobody will start them again
 ALONE_S = 10.0
 #: at the end: for what is not confirmed yet, and for clients that say close-ok
@@ -104,7 +106,11 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.events.add_signal_handler(number, self.end, "it was told to")
         self.users = await run_blocking(Users, self.path, say)
-        node = await run_blocking(nodes.attach, self.path, ATTACH_S, name=f"amqp-{self.index}")
+        began = time.monotonic()
+        node = await self._attached()
+        if node is None:
+            log.info("%s", logs.ended(self._why, time.monotonic() - began, 0.0))
+            return 0
         client = nodes.client_of(node)
         self.loop = Loop(client)
         self.taps = Taps(self.loop)
@@ -142,6 +148,19 @@ class Gateway:
                 await self.loop.close(node.close)
         log.info("%s", logs.ended(self._why, stopping - began, time.monotonic() - stopping))
         return 0
+
+    async def _attached(self) -> nodes.Node | None:
+        """The node; None when the gateway is to end: a node that is being stopped is waited for by nobody. Raises what
+        `warren.attach` raises, when that is not a matter of time.
+        """
+        deadline = time.monotonic() + ATTACH_S
+        while not self._end.is_set():
+            try:
+                return await run_blocking(nodes.attach, self.path, ATTACH_LOOK_S, name=f"amqp-{self.index}")
+            except NodeNotRunning:
+                if time.monotonic() > deadline or not NodeDirectory(self.path).locked():
+                    raise
+        return None
 
     def end(self, why: str) -> None:
         """Begin to end; `why` is for the log."""

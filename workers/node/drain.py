@@ -1,6 +1,7 @@
 """The end of a node, in order: gateways first, which tell their clients and wait a moment for what they have under way;
 then queue workers, because they are clients of the store, and with them the topic worker; then the store; then what is
-left is killed.
+left is killed: a gateway or the collector, which then has nothing to save, soon, and a server when the time to stop is
+over. The log says now and then who is waited for.
 
 Crash point: the state DRAINING stands in the superblock, so a successor of a killed supervisor finishes the drain.
 """
@@ -25,6 +26,10 @@ from warren.workers.node.control_server import ControlServer
 
 #: how long the other servers wait for the gateways
 GATEWAYS_S = 5.0
+#: how long gateways and collector have when every server is gone
+LEFT_S = 2.0
+#: how often the log says who is waited for
+SAID_EVERY_S = 5.0
 
 DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
 
@@ -47,6 +52,8 @@ class Drain:
         self._say = say
         self._store_told = False
         self._workers_at: float | None = None  # the gateways end until then
+        self._left_at: float | None = None  # what has nothing to save is killed then
+        self._said_at = 0.0
         self.code = 0  #: the exit code of the supervisor
         self.kill_at: float | None = None  #: when what is left is killed
         self.killed = False
@@ -66,7 +73,7 @@ class Drain:
         self._superblock.ring_all()
         systemd.notify("STOPPING=1")
         self.kill_at = time.monotonic() + (self._stop_timeout if timeout is None else timeout)
-        self._store_told = False
+        self._store_told, self._left_at, self._said_at = False, None, self.began + SAID_EVERY_S
         gateways = gateway_roles.of(self._roles)
         for role in gateways:
             role.restart_at = None
@@ -89,7 +96,8 @@ class Drain:
     @property
     def due(self) -> float | None:
         """When `turn` has something to do that no event tells."""
-        return min((at for at in (self._workers_at, self.kill_at) if at is not None), default=None)
+        waits = (self._workers_at, self._left_at, self.kill_at, self._said_at or None)
+        return min((at for at in waits if at is not None), default=None)
 
     def turn(self, now: float) -> None:
         """What the drain does next: when the gateways are gone, or late, the workers end; when those are gone the store
@@ -104,12 +112,31 @@ class Drain:
             for role in self._roles:
                 role.restart_at = None
                 children.send(role, signal.SIGTERM)
+        self._look_at_the_left(now)
+        if self._said_at and now >= self._said_at:
+            self._said_at = now + SAID_EVERY_S
+            names = [f"{role.name} (process {role.identity.pid})" for role in self._roles if role.identity is not None]
+            self._say(f"stopping for {now - self.began:.0f} s, waits for {', '.join(names) or 'nobody'}", INFO)
         if self.kill_at is not None and now >= self.kill_at:
             self.force(f"it took longer than {self._stop_timeout:g} s")
+
+    def _look_at_the_left(self, now: float) -> None:
+        """When every server is gone, what is left has nothing to save: nobody waits long for it."""
+        if any(role.servers and (role.running or role.restart_at is not None) for role in self._roles):
+            self._left_at = None
+        elif self._left_at is None:
+            self._left_at = now + LEFT_S
+        elif now >= self._left_at:
+            self._left_at = now + LEFT_S
+            for role in self._roles:
+                if role.running:
+                    self._say(f"{role.name} is killed: every server has ended, and it goes on", WARNING)
+                    children.send(role, signal.SIGKILL)
 
     def force(self, reason: str) -> None:
         """Kill what is left. What was confirmed is safe: the next start recovers it."""
         self.kill_at = self._workers_at = None
+        self._said_at = 0.0
         for role in self._roles:
             role.restart_at = None
             if role.running:
