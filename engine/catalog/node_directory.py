@@ -6,6 +6,7 @@
     DIR/catalog.json    declarations (warren.engine.catalog.catalog)
     DIR/launch.json     how the supervisor was started, for the one that takes over when it dies
     DIR/users.json      users and permissions of the AMQP gateway, when there are any (workers/amqp/users_file.py)
+    DIR/amqp.shared     what several AMQP gateways share: locks and counts (workers/amqp/shared_file.py)
     DIR/control.sock    where the supervisor answers
     DIR/log/            what the processes print
     DIR/store/, DIR/queues/, DIR/topics/   messages (store server, queue workers, topic worker)
@@ -16,8 +17,8 @@ what only means something there, the keys of the semaphores; in a copy it is ano
 
 Directories are 0700, files 0600, or 02770 and 0660 where a group may use the node (`ownership.py`). `node.json` is
 written last when a directory is made: without it there is no node, and a start goes on with making one. Only the
-holder of the lock writes the files named here, but for users.json, which has a lock of its own. Crash point:
-`node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
+holder of the lock writes the files named here, but for users.json and amqp.shared, which have locks of their own.
+Crash point: `node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
 """
 
 from __future__ import annotations

@@ -100,10 +100,11 @@ def catches(pid: int, number: signal.Signals) -> bool:
 def test_two_gateways_share_a_port(tmp_path: Path) -> None:
     port = free_port()
     with GatewayNode(tmp_path / "data", amqp=f"{port},unix:amqp.sock", amqp_processes=2) as node:
-        assert [node.ask(index=index)["listening"] for index in (0, 1)] == [
-            [f"127.0.0.1:{port}", f"unix:{node.directory / 'amqp.sock'}"],
-            [f"127.0.0.1:{port}"],
-        ]
+        for index in (0, 1):
+            assert node.ask(index=index)["listening"] == [
+                f"127.0.0.1:{port}",
+                f"unix:{node.directory / 'amqp.sock'}",
+            ]
         open_: list[pika.BlockingConnection] = []
         try:
             while len(open_) < 100 and not all(node.ask(index=index)["connections_n"] for index in (0, 1)):

@@ -352,14 +352,20 @@ class Wire:
 
     def __init__(self, label: str, say: Callable[[str], None], host: str, port: int) -> None:
         self.label, self.say = label, say
-        self.socket = socket.create_connection((host, port), timeout=PATIENCE_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = self.connect(host, port)
         self.pending: deque[Frame] = deque()
         self.frame_max = 131072
         self._bytes = b""
         self._content: dict[int, tuple[Frame, int]] = {}
         self.over = False
         self.sizes: list[int] = []  # of the body frames that came last
+
+    @staticmethod
+    def connect(host: str, port: int) -> socket.socket:
+        """A connected socket."""
+        sock = socket.create_connection((host, port), timeout=PATIENCE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
 
     def shut(self) -> None:
         """Close the socket, without a word."""

@@ -155,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def channel_closed(self, number: int) -> None:
         """The client closed a channel, and it has done everything before."""
-        self.slots.pop(number, None)
+        self._free(number)
         self.send_method(number, spec.CHANNEL_CLOSE_OK)
 
     def channel_rests(self) -> None:
@@ -333,10 +333,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if slot is not None:  # it hears of its end only
             if id == spec.CHANNEL_CLOSE_OK:
-                del self.slots[number]
+                self._free(number)
             elif id == spec.CHANNEL_CLOSE:
                 self.send_method(number, spec.CHANNEL_CLOSE_OK)
-                del self.slots[number]
+                self._free(number)
             return
         if self.open and id == spec.CHANNEL_OPEN:
             self._open_channel(number)
@@ -354,12 +354,30 @@ class Connection(asyncio.BufferedProtocol):
                 )
             )
             return
-        if limit is not None and self.gateway.channels_of(self.user_name) >= limit:
+        if not self._count_channel(limit):
             text = f"number of channels opened for user '{self.user_name}' has reached the maximum allowed limit of "
             self.fail(ConnectionFault(spec.NOT_ALLOWED, f"{text}({limit})"), spec.CHANNEL_OPEN)
             return
         self.slots[number] = Slot(self, number, self.gateway.channel(self, number))
         self.send_method(number, spec.CHANNEL_OPEN_OK)
+
+    def _count_channel(self, limit: int | None) -> bool:
+        """A channel comes; False: its user has as many as he may, in all gateways."""
+        counts, user = self.gateway.counts, self.user_name
+        if limit is None:
+            counts.came("channels of user", user)
+            return True
+        with counts.deciding():
+            counts.came("channels of user", user)
+            if counts.total("channels of user", user) <= limit:
+                return True
+            counts.went("channels of user", user)
+            return False
+
+    def _free(self, number: int) -> None:
+        """A channel number is not in use any more."""
+        if self.slots.pop(number, None) is not None:
+            self.gateway.counts.went("channels of user", self.user_name)
 
     def _on_channel_0(self, id: int, arguments: tuple[Any, ...]) -> None:
         if self._handshake is not None and not self.open and not self.closing:
@@ -401,6 +419,14 @@ class Connection(asyncio.BufferedProtocol):
         self.send_method(0, spec.CONNECTION_OPEN_OK)
         log.info("connection %s: user %s opened vhost %s", self.peer.name, user.name, vhost)
 
+    def _open_no_more(self) -> bool:
+        """It does not count among the open ones any more; whether it did."""
+        was_open, self.open = self.open, False
+        if was_open:
+            self.gateway.counts.went("connections of user", self.user_name)
+            self.gateway.counts.went("connections in vhost", self.vhost)
+        return was_open
+
     def _block(self) -> None:
         """It published in an alarm: it is read again when that is over."""
         self.blocked, self.blocked_since = True, time.time()
@@ -421,7 +447,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send connection.close, end the channels, and wait for close-ok."""
         if self.closing or self.over:
             return
-        self.closing, self.open = True, False
+        self.closing = True
+        self._open_no_more()
         for slot in self.slots.values():
             slot.end()
         self.send_method(0, spec.CONNECTION_CLOSE, self.told(fault, method))
@@ -441,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _client_closes(self) -> None:
         """The client ends it: its channels finish what they were asked, then it hears close-ok."""
-        was_open, self.open = self.open, False
+        was_open = self._open_no_more()
         if self.closing:  # both at once
             self.send_method(0, spec.CONNECTION_CLOSE_OK)
             self._hang_up()
@@ -484,7 +511,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             await self._finish()
         finally:
-            self.slots.clear()
+            for number in list(self.slots):
+                self._free(number)
             self.gateway.left(self)
 
     def fall_silent(self, why: str) -> None:
@@ -493,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         log.warning("connection %s: %s", self.peer.name, why)
         self._silent = self.closing = True
-        self.open = False
+        self._open_no_more()
         if self._handshake is not None:
             self._handshake.end()
         self._end_later(SILENT_S)
@@ -529,7 +557,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ended(self) -> None:
         """Nothing is said or heard any more; what channels were asked before they still do."""
-        self.over, self.open, self.blocked = True, False, False
+        self.over, self.blocked = True, False
+        self._open_no_more()
         self._out.clear()
         self._wake_writers()
         if self._handshake is not None:

@@ -10,6 +10,8 @@ One line of JSON is the question, one the answer:
     {"op": "facts"}                             addresses, counters
     {"op": "connections"}                       the same, with each connection and its channels
     {"op": "close", "name": …, "reason": …}     {"closed": how many}
+    {"op": "listeners"}                         {"listeners": [[path, device, inode]]}, and their descriptors: for
+                                                another gateway, which accepts from the same Unix sockets
 
 The socket is its owner's (and the group's); who closes connections is the owner of the node, or root.
 """
@@ -30,7 +32,7 @@ import msgspec
 from warren.engine.amqp import spec
 from warren.engine.saying import readable
 from warren.workers.amqp import listener
-from warren.workers.amqp.asking import ASK_S, socket_path
+from warren.workers.amqp.asking import ASK_S, LISTENERS_MAX, socket_path
 from warren.workers.amqp.faults import ConnectionFault
 from warren.workers.amqp.interfaces import House, Link
 
@@ -63,12 +65,24 @@ async def _serve_one(gateway: House, reader: asyncio.StreamReader, writer: async
         sock = writer.get_extra_info("socket")
         uid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
         line = await asyncio.wait_for(reader.readline(), ASK_S)
-        writer.write(msgspec.json.encode(_answer(gateway, line, uid)) + b"\n")
+        answer = _answer(gateway, line, uid)
+        if "listeners" in answer:
+            with sock.dup() as own:
+                _hand_out(gateway, own)
+            return
+        writer.write(msgspec.json.encode(answer) + b"\n")
         await asyncio.wait_for(writer.drain(), ASK_S)
     except (OSError, ValueError, TimeoutError) as error:  # who asks is slow, or gone, or asks for too much
         log.info("a question at the control socket was not answered: %s", repr(error))
     finally:
         writer.close()
+
+
+def _hand_out(gateway: House, own: socket.socket) -> None:
+    """The Unix sockets to another gateway: one short message, for which there is room."""
+    held = list(gateway.unix.held.items())[:LISTENERS_MAX]  # _answer leaves that to this
+    line = msgspec.json.encode({"listeners": [[path, *one.place] for path, one in held]}) + b"\n"
+    socket.send_fds(own, [line], [one.sock.fileno() for _path, one in held])
 
 
 def _answer(gateway: House, line: bytes, uid: int) -> dict[str, Any]:
@@ -85,6 +99,10 @@ def _answer(gateway: House, line: bytes, uid: int) -> dict[str, Any]:
         if uid not in (0, os.geteuid()):
             return {"error": "connections are closed by the owner of the node"}
         return {"closed": _close(gateway, asked.get("name", ""), asked.get("reason", ""))}
+    if op == "listeners":
+        if uid != os.geteuid():
+            return {"error": "the sockets of a gateway are for other gateways of the node"}
+        return {"listeners": True}
     return {"error": f"there is no question {op!r}"}
 
 

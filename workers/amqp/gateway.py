@@ -8,7 +8,8 @@ Invariants
   and ends with its users does not end under them.
   No connection, however it behaves, stops another one: nothing here blocks, what blocks is in threads.
 Crash points: killed at any instant, its sockets close, its slot is swept like any client's, and the supervisor starts
-another one. Its Unix sockets stay as files, which the next one replaces.
+another one. Its Unix sockets stay as files, which the next one replaces if no other gateway listens there
+(unix_sockets.py).
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from warren.engine.addresses import addresses
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import Error, NodeNotRunning
@@ -31,10 +32,13 @@ from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.amqp import control, listener
 from warren.workers.amqp.connection import Connection
+from warren.workers.amqp.counts import Counts, section_bytes
 from warren.workers.amqp.faults import ConnectionFault
 from warren.workers.amqp.interfaces import Channel, Link
 from warren.workers.amqp.login import Logins
+from warren.workers.amqp.shared_file import SharedFile
 from warren.workers.amqp.taps import Taps
+from warren.workers.amqp.unix_sockets import UnixSockets
 from warren.workers.amqp.users import Users
 from warren.workers.client.client import Client
 from warren.workers.faces import node as nodes
@@ -74,6 +78,7 @@ class Gateway:
     events: asyncio.AbstractEventLoop
     users: Users
     logins: Logins
+    counts: Counts
 
     def __init__(self, directory: Path, index: int, channel: ChannelMaker) -> None:
         self.path = NodeDirectory(directory).path  #: the data directory
@@ -89,6 +94,7 @@ class Gateway:
         self.began = time.time()
         self.listening: list[str] = []  #: addresses
         self.opened_n = 0  #: connections since it began
+        self.unix = UnixSockets(self.path, index, self.settings.amqp_processes)
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Event
@@ -118,18 +124,20 @@ class Gateway:
         tie = Tie(self.path, superblock)
         self.logins = Logins(self.users)
         servers: list[asyncio.Server] = []
+        shared: SharedFile | None = None
         began = time.monotonic()
         try:
+            if self.settings.amqp_processes > 1:
+                shared = await run_blocking(self._share)
+            self.counts = Counts(shared)
             asked = await control.serve(self)
             servers.append(asked)
-            listening, self.listening = await listener.listen(
-                self.path, self.settings, self.index, lambda: Connection(self)
-            )
+            await run_blocking(self._open_unix, shared)
+            unix = {path: one.sock for path, one in self.unix.held.items()}
+            listening, self.listening = await listener.listen(self.settings, unix, lambda: Connection(self))
             servers += listening
             superblock.gateway_set(self.index, "state", READY)
-            log.info(
-                "serves AMQP at %s", ", ".join(self.listening) or "no address: another gateway has the Unix socket"
-            )
+            log.info("serves AMQP at %s", ", ".join(self.listening))
             await self._look(superblock, client, tie)
             if superblock.gateway_get(self.index, "state") == READY:
                 superblock.gateway_set(self.index, "state", STOPPING)
@@ -141,7 +149,9 @@ class Gateway:
             for server in servers:
                 server.close()
             control.remove(self)
-            self._remove_sockets()
+            self.unix.close(remove=shared is None or superblock.state >= DRAINING)
+            if shared is not None:
+                shared.close()
             tie.close()
             await run_blocking(self.logins.close)
             with contextlib.suppress(Error):  # the node may be gone
@@ -167,11 +177,17 @@ class Gateway:
         self._why = self._why or why
         self._end.set()
 
-    def _remove_sockets(self) -> None:
-        for address in self.listening:
-            if address.startswith("unix:"):
-                with contextlib.suppress(OSError):
-                    os.unlink(address.removeprefix("unix:"))
+    def _share(self) -> SharedFile:
+        room = section_bytes(self.settings.amqp_connections_max)
+        return SharedFile(self.path, self.index, self.settings.amqp_processes, room)
+
+    def _open_unix(self, shared: SharedFile | None) -> None:
+        """Open the Unix sockets, or get them from a gateway that has them."""
+        paths = [self.path / one.path for one in addresses("amqp", self.settings.amqp) if one.kind == "unix"]
+        if not paths:
+            return
+        with contextlib.nullcontext() if shared is None else shared.binding(ATTACH_S):
+            self.unix.open(paths)
 
     async def _look(self, superblock: Superblock, client: Client, tie: Tie) -> None:
         """Look at the node now and then, until it is time to end."""
@@ -276,10 +292,6 @@ class Gateway:
         self.taps.left(connection)
         self.connections.discard(connection)
         self._left.set()
-
-    def channels_of(self, user: str) -> int:
-        """How many channels a user has open."""
-        return sum(len(connection.tenants) for connection in self.connections if connection.user_name == user)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that the end of the gateway waits for, or cancels."""

@@ -180,9 +180,18 @@ class Handshake:
         assert user is not None
         gateway = connection.gateway
         check_vhost(gateway.users, user, vhost)
-        in_vhost = sum(one.vhost == vhost for one in gateway.connections if one.open)
-        of_user = sum(one.user_name == user.name for one in gateway.connections if one.open)
-        check_vhost_connections(gateway.users, user, vhost, in_vhost, of_user)
+        counts = gateway.counts
+        with counts.deciding():
+            counts.came("connections of user", user.name)
+            counts.came("connections in vhost", vhost)
+            try:
+                in_vhost = counts.total("connections in vhost", vhost) - 1
+                of_user = counts.total("connections of user", user.name) - 1
+                check_vhost_connections(gateway.users, user, vhost, in_vhost, of_user)
+            except ConnectionFault:
+                counts.went("connections of user", user.name)
+                counts.went("connections in vhost", vhost)
+                raise
         self.end()
         connection.opened(user, vhost)
 

@@ -18,7 +18,9 @@ from warren.workers.amqp.peers import Peer
 from warren.workers.amqp.users import User, Users
 
 if TYPE_CHECKING:
+    from warren.workers.amqp.counts import Counts
     from warren.workers.amqp.taps import Taps
+    from warren.workers.amqp.unix_sockets import UnixSockets
     from warren.workers.faces.aio.loop import Loop
 
 
@@ -133,8 +135,10 @@ class House(Protocol):
     stopping: bool
     began: float
     listening: list[str]
+    unix: UnixSockets
     opened_n: int
     connections: set[Link]
+    counts: Counts
     room: memoryview  #: where each connection reads; good until it has parsed what came
 
     @property
@@ -144,5 +148,4 @@ class House(Protocol):
     def next_number(self) -> int: ...
     def enters(self, link: Link) -> bool: ...
     def left(self, link: Link) -> None: ...
-    def channels_of(self, user: str) -> int: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...

@@ -1,5 +1,5 @@
 """Where a gateway listens. Ports are shared by the gateways of a node when there are several (SO_REUSEPORT: the kernel
-deals connections out among them); a Unix socket is that of the first gateway.
+deals connections out among them), and so are Unix sockets (unix_sockets.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from warren.engine.addresses import UNIX_PATH_MAX, Address, addresses
 from warren.engine.config import Settings
@@ -21,25 +23,26 @@ from warren.ipc import access
 
 BACKLOG = 1024
 TLS_HANDSHAKE_S = 10.0
+#: the file of a Unix socket stays while another gateway accepts from it
+_KEEP_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 
 async def listen(
-    directory: Path, settings: Settings, index: int, protocol: Callable[[], asyncio.BaseProtocol]
+    settings: Settings, unix: Mapping[str, socket.socket], protocol: Callable[[], asyncio.BaseProtocol]
 ) -> tuple[list[asyncio.Server], list[str]]:
-    """Listen at all addresses; returns the servers, and the addresses with the ports that they have. Raises UsageError
-    (saying what to do), OSError.
+    """Listen at all addresses, `unix`: those that are open; returns the servers, and the addresses with the ports that
+    they have. Raises UsageError (saying what to do), OSError.
     """
     loop = asyncio.get_running_loop()
     servers: list[asyncio.Server] = []
     listening: list[str] = []
     tls = _tls(settings)
     try:
+        for sock in unix.values():
+            kept = sock.dup()  # the server closes its own
+            servers.append(await loop.create_unix_server(protocol, sock=kept, backlog=BACKLOG, **_KEEP_FILE))
         for address in addresses("amqp", settings.amqp):
             if address.kind == "unix":
-                if index == 0:
-                    sock = unix_socket(directory / address.path)
-                    servers.append(await loop.create_unix_server(protocol, sock=sock, backlog=BACKLOG))
-                    listening.append(f"unix:{directory / address.path}")
                 continue
             try:
                 server = await loop.create_server(
@@ -57,6 +60,7 @@ async def listen(
             servers.append(server)
             port = server.sockets[0].getsockname()[1]
             listening.append(str(Address(address.kind, address.host, port)))
+        listening += [f"unix:{path}" for path in unix]
     except BaseException:
         for server in servers:
             server.close()

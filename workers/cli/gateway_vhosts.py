@@ -71,7 +71,7 @@ def list_vhosts(directory: str, as_json: bool) -> None:
 @DIRECTORY
 @NAME
 @click.option("--description", help="A text for people.")
-@click.option("--max-connections", type=click.IntRange(-1), help="In each gateway process; -1: no limit.")
+@click.option("--max-connections", type=click.IntRange(-1), help="-1: no limit.")
 @click.option("--max-queues", type=click.IntRange(-1), help="-1: no limit.")
 @JSON
 def add_vhost(
