@@ -26,6 +26,10 @@ DELIVERY_SLOT_BYTES = 64
 HANDED_BYTES = 4
 #: what the word says besides of which delivery: its low bits
 HANDED_BITS = 2
+#: delivery slots that a client may have at each queue worker: whoever holds a message is found by a number of 20 bits
+DELIVERY_SLOTS_MAX = 1 << 18
+#: so many at each worker are warm from the start; the others are memory where they are used
+DELIVERY_SLOTS_WARM = 4096
 
 #: server indexes: the two stores live in one process, each queue worker is a server of its own, and so is the topic
 #: worker, which comes last (superblock.topic_server)
@@ -101,6 +105,7 @@ CONSTANTS: dict[str, int] = {
     "DELIVERY_SLOT_BYTES": DELIVERY_SLOT_BYTES,
     "HANDED_BYTES": HANDED_BYTES,
     "HANDED_BITS": HANDED_BITS,
+    "DELIVERY_SLOTS_MAX": DELIVERY_SLOTS_MAX,
     "HANDED_OUT": 1,  # to the program
     "HANDED_SETTLING": 2,  # its ack, or its return, is submitted, or is about to be
     "HANDED_TAKEN": 3,  # the worker took it back: the queue's ack timeout ran out
@@ -192,7 +197,7 @@ SUPERBLOCK = Struct(
         Field("live_semaphore_key", 88, "u32", "System V semaphore counting live clients (SEM_UNDO)"),
         Field("store_lock_key", 92, "u32", "System V semaphore that makes the store server single (SEM_UNDO)"),
         Field("ring_records", 96, "u32", "command records in each ring; power of two"),
-        Field("delivery_slots", 100, "u32", "delivery slots in each link; power of two"),
+        Field("delivery_slots", 100, "u32", "delivery slots that a client has at each queue worker if it asks for no other number; power of two"),
         Field("arena_bytes", 104, "u64", "arena of each client region; power of two"),
         Field("message_bytes_max", 112, "u64", "largest metadata + payload of one message"),
         Field("embed_bytes_max", 120, "u32", "bodies below this are embedded in the queue index"),
@@ -201,7 +206,7 @@ SUPERBLOCK = Struct(
         Field("images_n", 136, "u32", "file images kept in memory by each log"),
         Field("directory_rows", 140, "u32", "words in the cur_file_cache directory; power of two"),
         Field("summary_rows", 144, "u32", "rows of the file summary; power of two"),
-        Field("client_region_bytes", 152, "u64", "size of every client region"),
+        Field("client_base_bytes", 152, "u64", "size of every client region without its delivery slots, which lie behind"),
         Field("crash_point", 160, "a32", "CRASH_… at which a process kills itself, 0: none (tests)"),
         Field("crash_after", 164, "a32", "times that the point is passed before (tests)"),
         Field("dense_blocks", 168, "u32", "rows of the dense table of each store's index; power of two"),
@@ -301,6 +306,7 @@ SLOT = Struct(
         Field("start_time", 8, "u64", "start time of the process, clock ticks since boot"),
         Field("client_epoch", 16, "u64", "unique number of this client in the life of the data directory"),
         Field("shmid", 24, "i32", "System V id of the client's region"),
+        Field("delivery_slots", 28, "a32", "delivery slots that its region has for each queue worker; power of two, 0: as the superblock says"),
         Field("pid_namespace", 32, "u64", "inode of the pid namespace; a foreign one is never judged by pid"),
         Field("name", 40, "bytes", "name for people, UTF-8, zero-padded", 48),
         Field("server_done", 128, "bytes", "per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot", 64),
@@ -349,6 +355,7 @@ LINK = Struct(
         Field("death_position", 160, "u64", "its death point: position of the file that was current (server)"),
         Field("death_offset", 168, "u64", "and the offset in it (server)"),
         Field("closed", 176, "a64", "of a node that ends: command + 1 up to which all are done, and from which on none ever is; 0: not said (queue worker, topic worker)"),
+        Field("slots_used", 184, "a32", "delivery slots from this one on were never used: nobody reads them (queue worker, before it uses one)"),
     ),
 )
 
@@ -403,11 +410,8 @@ def whole_pages(n: int) -> int:
     return (n + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
 
 
-def client_region_bytes(
-    servers_n: int, ring_records: int, delivery_slots: int, reply_bytes: int, arena_bytes: int
-) -> int:
-    """Size of a client region. Order: client page | links | command rings | delivery slots | delivery rings (u32) |
-    handed out (u32 for each slot) | replies | arena.
+def client_base_bytes(servers_n: int, ring_records: int, reply_bytes: int, arena_bytes: int) -> int:
+    """Size of a client region without its delivery slots. Order: client page | links | command rings | replies | arena.
 
     Every part starts on a page; the C core (`wr_view_init`) computes the same positions.
     """
@@ -415,24 +419,41 @@ def client_region_bytes(
         PAGE_BYTES
         + whole_pages(servers_n * LINK.size)
         + whole_pages(servers_n * ring_records * COMMAND.size)
-        + whole_pages(servers_n * delivery_slots * DELIVERY_SLOT_BYTES)
-        + whole_pages(servers_n * delivery_slots * 4)
-        + whole_pages(servers_n * delivery_slots * HANDED_BYTES)
         + whole_pages(servers_n * reply_bytes)
         + arena_bytes
     )
 
 
-def client_link_parts(
-    server: int, servers_n: int, ring_records: int, delivery_slots: int, reply_bytes: int
-) -> list[tuple[int, int]]:
-    """The pages of a client region that are one link's alone (from, bytes), but for the link itself."""
+def client_slots_bytes(delivery_slots: int) -> int:
+    """Size of what lies behind that, for each queue worker: delivery slots | delivery ring (u32 each) | handed out (u32
+    each).
+    """
+    return whole_pages(delivery_slots * (DELIVERY_SLOT_BYTES + 4 + HANDED_BYTES))
+
+
+def client_link_parts(server: int, servers_n: int, ring_records: int, reply_bytes: int) -> list[tuple[int, int]]:
+    """The pages of a client region that are one link's alone (from, bytes), but for the link itself; of a server without
+    delivery slots.
+    """
     at, found = PAGE_BYTES + whole_pages(servers_n * LINK.size), []
-    each = (ring_records * COMMAND.size, delivery_slots * DELIVERY_SLOT_BYTES, delivery_slots * 4)
-    for size in (*each, delivery_slots * HANDED_BYTES, reply_bytes):
+    for size in (ring_records * COMMAND.size, reply_bytes):
         begin = whole_pages(at + server * size)
         end = (at + (server + 1) * size) // PAGE_BYTES * PAGE_BYTES
         if end > begin:
             found.append((begin, end - begin))
         at += whole_pages(servers_n * size)
+    return found
+
+
+def client_late_slots(base_bytes: int, workers_n: int, delivery_slots: int) -> list[tuple[int, int]]:
+    """The pages of a client region (from, bytes) that only delivery slots above DELIVERY_SLOTS_WARM need, and the part of
+    the rings that is reached when so many were delivered.
+    """
+    found = []
+    if delivery_slots > DELIVERY_SLOTS_WARM:
+        for worker in range(workers_n):
+            at = base_bytes + worker * client_slots_bytes(delivery_slots)
+            for size in (DELIVERY_SLOT_BYTES, 4, HANDED_BYTES):
+                found.append((at + DELIVERY_SLOTS_WARM * size, (delivery_slots - DELIVERY_SLOTS_WARM) * size))
+                at += delivery_slots * size
     return found

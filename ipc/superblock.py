@@ -60,6 +60,7 @@ class SlotView:
     start_time: int
     client_epoch: int
     shmid: int
+    delivery_slots: int  #: 0: as many as the superblock says
     namespace: int
     name: str
 
@@ -120,10 +121,9 @@ class Superblock:
             **{name: geometry[name] for name in GEOMETRY},
             "topic_server": geometry.get("topic_server", 0),
         }
-        values["client_region_bytes"] = layout.client_region_bytes(
+        values["client_base_bytes"] = layout.client_base_bytes(
             geometry["servers_n"],
             geometry["ring_records"],
-            geometry["delivery_slots"],
             geometry["reply_bytes"],
             geometry["arena_bytes"],
         )
@@ -398,6 +398,7 @@ class Superblock:
             SLOT.unpack(self.buffer, "start_time", base),
             SLOT.unpack(self.buffer, "client_epoch", base),
             SLOT.unpack(self.buffer, "shmid", base),
+            _core.load32(self.buffer, self.slot_at(slot, "delivery_slots")),
             SLOT.unpack(self.buffer, "pid_namespace", base),
             SLOT.get_bytes(self.buffer, "name", base).rstrip(b"\0").decode("utf-8", "replace"),
         )
@@ -435,11 +436,12 @@ class Superblock:
         """The queue worker that a slot belongs to; -1: a client's."""
         return -1 if slot in self.client_slots else slot // layout.WORKER_SLOTS
 
-    def claim(self, identity: Identity, name: str, worker: int = -1) -> SlotView:
+    def claim(self, identity: Identity, name: str, worker: int = -1, delivery_slots: int = 0) -> SlotView:
         """Claim a free slot for this process (state CLAIMED, identity written, client_epoch drawn); `worker`: one of
-        this queue worker's.
+        this queue worker's. `delivery_slots`: how many its region will have for each queue worker, a power of two up to
+        layout.DELIVERY_SLOTS_MAX; 0: the node's number.
 
-        Raises SlotsFull. The caller makes its segment, calls `activate`, and posts `register`.
+        Raises SlotsFull. The caller makes its segment (of `region_bytes`), calls `activate`, and posts `register`.
         """
         slots = self.client_slots if worker < 0 else self.slots_of_worker(worker)
         start = identity.pid * 31 % len(slots)
@@ -455,6 +457,7 @@ class Superblock:
                 continue
             epoch = self.add("client_epoch_next")
             SLOT.pack_into(self.buffer, "shmid", -1, offset)
+            _core.store32(self.buffer, self.slot_at(slot, "delivery_slots"), delivery_slots)
             SLOT.pack_into(self.buffer, "start_time", identity.start_time, offset)
             SLOT.pack_into(self.buffer, "client_epoch", epoch, offset)
             SLOT.pack_into(self.buffer, "pid_namespace", identity.namespace, offset)
@@ -471,10 +474,19 @@ class Superblock:
             raise SlotsFull(f"the store server has not finished with what died in the slots of queue worker {worker}")
         raise SlotsFull(f"all {len(slots)} client slots are taken: close clients that are not needed")
 
-    def late_parts(self) -> list[tuple[int, int]]:
-        """Parts of a client region (from, bytes) that are memory only where they are used: the topic worker's link."""
-        sizes = (self.get(name) for name in ("servers_n", "ring_records", "delivery_slots", "reply_bytes"))
-        return layout.client_link_parts(self.topic_server, *sizes) if self.topic_server else []
+    def region_bytes(self, delivery_slots: int = 0) -> int:
+        """Size of the region of a client with so many delivery slots for each queue worker; 0: the node's number."""
+        each = layout.client_slots_bytes(delivery_slots or self.get("delivery_slots"))
+        return self.get("client_base_bytes") + self.workers_n * each
+
+    def late_parts(self, delivery_slots: int = 0) -> list[tuple[int, int]]:
+        """Parts of such a region (from, bytes) that are memory only where they are used: the topic worker's link, and
+        most of very many delivery slots.
+        """
+        sizes = (self.get(name) for name in ("servers_n", "ring_records", "reply_bytes"))
+        found = layout.client_link_parts(self.topic_server, *sizes) if self.topic_server else []
+        slots = delivery_slots or self.get("delivery_slots")
+        return found + layout.client_late_slots(self.get("client_base_bytes"), self.workers_n, slots)
 
     def set_segment(self, view: SlotView, shmid: int) -> None:
         """Record the segment of a claimed slot, so that it can be removed if its owner dies now."""
@@ -488,7 +500,7 @@ class Superblock:
         if self.slot(view.slot).claim != view.claim:
             return False
         base = self.slot_at(view.slot, "claim")
-        for name in ("start_time", "client_epoch", "pid_namespace", "holds"):
+        for name in ("start_time", "client_epoch", "delivery_slots", "pid_namespace", "holds"):
             SLOT.pack_into(self.buffer, name, 0, base)
         SLOT.pack_into(self.buffer, "shmid", -1, base)
         SLOT.set_bytes(self.buffer, "name", b"", base)

@@ -91,7 +91,7 @@ static PyObject *client_set_other(PyObject *op, PyObject *const *args, Py_ssize_
     if (n[0] >= WR_CLIENT_SLOTS) return PyErr_Format(PyExc_ValueError, "there is no client slot %llu: there are %d", (unsigned long long)n[0], WR_CLIENT_SLOTS);
     drop_buffer(&self->others[n[0]]);
     if (PyObject_GetBuffer(args[2], &self->others[n[0]], PyBUF_WRITABLE)) return NULL;
-    wr_geometry g = wr_geometry_of(self->super.buf);
+    wr_geometry g = wr_geometry_without_slots(self->super.buf);
     if (wr_view_init(&self->views[n[0]], self->others[n[0]].buf, (uint64_t)self->others[n[0]].len, &g)) {
         drop_buffer(&self->others[n[0]]);
         return raise_errno(EINVAL, "the region does not fit the superblock");

@@ -58,9 +58,10 @@ static wr_view *view_of(void *context, uint32_t slot, uint32_t generation) {
     }
     uint64_t claim = atomic_load_explicit(&row->claim, memory_order_acquire);
     struct shmid_ds status;
+    const wr_geometry g = wr_geometry_without_slots(c->a.port.super);
     wr_other *fresh = NULL;
     if (((claim >> 8) & 0xffffff) == generation && row->shmid == shmid && !shmctl(shmid, IPC_STAT, &status) &&
-        (fresh = malloc(sizeof *fresh)) && !wr_view_init(&fresh->view, base, status.shm_segsz, &c->a.port.view.g)) {
+        (fresh = malloc(sizeof *fresh)) && !wr_view_init(&fresh->view, base, status.shm_segsz, &g)) {
         fresh->base = base;
         fresh->generation = generation;
         if (other) side->old[side->old_n++] = other;

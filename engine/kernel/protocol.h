@@ -87,7 +87,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x2fd666851790ee7dull
+#define WR_LAYOUT_HASH 0xb4575bf23fba006eull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

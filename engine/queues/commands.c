@@ -110,7 +110,7 @@ static wr_outcome locate(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
     wr_queue *q = wr_queue_find(e, c->queue);
     wr_entry *entry = q ? wr_queue_entry(q, c->tag) : NULL;
     if (!entry || entry->state != WR_ENTRY_UNACKED || entry->holder != l->slot) return wr_command_answer(record, WR_RESULT_NO);
-    wr_delivery *d = wr_view_delivery(&l->view, e->o.server, entry->delivery);
+    wr_delivery *d = wr_view_delivery(&l->view, e->o.server, wr_entry_slot(entry));
     uint16_t count = entry->delivery_count ? entry->delivery_count - 1 : 0;
     wr_delivery_fill(d, q->id, c->tag, entry);
     d->delivery_count = count;

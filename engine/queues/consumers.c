@@ -73,7 +73,7 @@ bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t seque
     if (entry->state != WR_ENTRY_READY) return false;
     entry->state = WR_ENTRY_UNACKED;
     entry->holder = (uint8_t)l->slot;
-    entry->delivery = (uint16_t)slot;
+    wr_entry_set_slot(entry, slot);
     wr_queue_unready(q, sequence, entry);
     q->unacked_n++;
     wr_held *held = &l->held[slot];
@@ -170,7 +170,7 @@ void wr_consumer_return(wr_queue_engine *e, wr_consumer *c, bool gone) {
 
 static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_entry *entry, wr_settling how) {
     wr_queue *q = c->queue;
-    unhold(c, entry->delivery);
+    unhold(c, wr_entry_slot(entry));
     c->spoke = true;
     if (how == WR_SETTLE_REQUEUE || how == WR_SETTLE_UNSEEN) {
         give_back(e, q, sequence, entry, how == WR_SETTLE_REQUEUE || unsee(c, sequence, entry));
@@ -193,7 +193,7 @@ static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_ent
 bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how) {
     wr_entry *entry = held_by(l, q, sequence);
     if (!entry) return false;
-    settle(e, l->held[entry->delivery].consumer, sequence, entry, how);
+    settle(e, l->held[wr_entry_slot(entry)].consumer, sequence, entry, how);
     return true;
 }
 
@@ -239,7 +239,7 @@ uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool un
             wr_entry *entry = &chunk->rows[r];
             if (entry->state != WR_ENTRY_READY && !(entry->state == WR_ENTRY_UNACKED && unacked)) continue;
             if (entry->state == WR_ENTRY_UNACKED)
-                unhold(e->links[entry->holder]->held[entry->delivery].consumer, entry->delivery);
+                unhold(e->links[entry->holder]->held[wr_entry_slot(entry)].consumer, wr_entry_slot(entry));
             wr_queue_remove_entry(e, q, sequence, entry, true, false);
             n++;
         }

@@ -12,7 +12,7 @@ wr_queue_engine *wr_queue_new(const wr_queue_options *o) {
     if (!e) return NULL;
     e->o = *o;
     e->me = wr_superblock_server(o->super, o->server);
-    e->geometry = wr_geometry_of(o->super);
+    e->geometry = wr_geometry_without_slots(o->super);
     e->recovering = true;
     e->frozen = true;
     e->segments_fd = -1;

@@ -6,6 +6,7 @@
 #include "queues/pages.h"
 #include "queues/registry.h"
 #include <assert.h>
+#include <stdlib.h>
 
 void wr_link_free(wr_qlink *l) {
     if (!l) return;
@@ -24,42 +25,73 @@ void wr_link_evict(wr_queue_engine *e, wr_qlink *l, uint32_t reason) {
     wr_bell_ring(&l->view.client->waiting);
 }
 
-/* Believe, once, what the shared slots of a client say about who holds what; free the rest. */
-static void take_up_slots(wr_queue_engine *e, wr_qlink *l) {
-    uint32_t n = l->view.g.delivery_slots;
-    for (uint32_t slot = n; slot-- > 0;) {
+typedef struct {
+    uint64_t sequence;
+    uint32_t slot;
+} claim;
+
+static int by_sequence(const void *a, const void *b) {
+    const uint64_t x = ((const claim *)a)->sequence, y = ((const claim *)b)->sequence;
+    return (x > y) - (x < y);
+}
+
+/* What a shared slot says of a message that is still there, and held by nobody. */
+static wr_entry *claimed(wr_queue_engine *e, wr_qlink *l, uint32_t slot, wr_delivery *copy, wr_queue **queue) {
+    const wr_delivery *d = wr_view_delivery(&l->view, e->o.server, slot);
+    if (atomic_load_explicit(&d->state, memory_order_acquire) != WR_DELIVERY_HELD) return NULL;
+    memcpy((void *)copy, (const void *)d, sizeof *copy);
+    wr_queue *q = copy->pushed_at < l->delivery_tail ? wr_queue_find(e, copy->queue) : NULL;
+    wr_entry *entry = q ? wr_queue_entry(q, copy->sequence) : NULL;
+    *queue = q;
+    return entry && entry->state == WR_ENTRY_READY && !memcmp(entry->id, copy->id, 16) ? entry : NULL;
+}
+
+/* Believe, once, what the shared slots of a client say about who holds what; free the rest. Those that were never used
+ * are not even read: that would make memory of them. They are held by ascending sequence, because what a consumer holds
+ * is sorted so, and grows at its end. `claims`: room for as many as are used. */
+static void take_up_slots(wr_queue_engine *e, wr_qlink *l, claim *claims) {
+    uint32_t n = 0;
+    wr_delivery copy;
+    wr_queue *q;
+    for (uint32_t slot = 0; slot < l->slots_used; slot++)
+        if (claimed(e, l, slot, &copy, &q)) claims[n++] = (claim){copy.sequence, slot};
+    if (n) qsort(claims, n, sizeof *claims, by_sequence);
+    for (uint32_t i = 0; i < n; i++) {
+        wr_entry *entry = claimed(e, l, claims[i].slot, &copy, &q); /* its client may change it between the looks */
+        wr_consumer *c = entry ? wr_consumer_get(e, l, q) : NULL;
+        if (!c || !wr_hold(e, c, entry, copy.sequence, claims[i].slot, copy.pushed_at)) continue;
+        /* The count lives on with who holds it; he may lie, but it is his message. */
+        if (copy.delivery_count >= entry->delivery_count)
+            entry->delivery_count = copy.delivery_count < UINT16_MAX ? copy.delivery_count + 1 : UINT16_MAX;
+    }
+    for (uint32_t slot = l->slots_used; slot-- > 0;) {
+        if (l->held[slot].consumer) continue;
         wr_delivery *d = wr_view_delivery(&l->view, e->o.server, slot);
-        bool held = false;
-        if (atomic_load_explicit(&d->state, memory_order_acquire) == WR_DELIVERY_HELD) {
-            wr_delivery copy;
-            memcpy((void *)&copy, (const void *)d, sizeof copy);
-            wr_queue *q = copy.pushed_at < l->delivery_tail ? wr_queue_find(e, copy.queue) : NULL;
-            wr_entry *entry = q ? wr_queue_entry(q, copy.sequence) : NULL;
-            if (entry && entry->state == WR_ENTRY_READY && !memcmp(entry->id, copy.id, 16)) {
-                wr_consumer *c = wr_consumer_get(e, l, q);
-                held = c && wr_hold(e, c, entry, copy.sequence, slot, copy.pushed_at);
-                /* The count lives on with who holds it; he may lie, but it is his message. */
-                if (held && copy.delivery_count >= entry->delivery_count)
-                    entry->delivery_count = copy.delivery_count < UINT16_MAX ? copy.delivery_count + 1 : UINT16_MAX;
-            }
-            if (!held) atomic_store_explicit(&d->state, WR_DELIVERY_FREE, memory_order_release);
-        }
-        if (!held) l->free_slots[l->free_n++] = slot;
+        if (atomic_load_explicit(&d->state, memory_order_relaxed)) atomic_store_explicit(&d->state, WR_DELIVERY_FREE, memory_order_release);
+        l->free_slots[l->free_n++] = slot;
     }
 }
 
 int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint64_t client_epoch, void *region, uint64_t bytes) {
     if (slot >= WR_CLIENT_SLOTS || e->links[slot]) return EEXIST;
+    const wr_geometry g = wr_geometry_of_client(e->o.super, slot);
+    const uint32_t n = g.delivery_slots;
     wr_qlink *l = calloc(1, sizeof *l);
     if (!l) return ENOMEM;
-    int error = wr_view_init(&l->view, region, bytes, &e->geometry);
-    uint32_t n = e->geometry.delivery_slots;
-    l->held = calloc(n, sizeof *l->held);
-    l->free_slots = malloc(n * sizeof *l->free_slots);
-    l->release = malloc(n * sizeof *l->release);
-    if (!error && (!l->held || !l->free_slots || !l->release)) error = ENOMEM;
+    claim *claims = NULL;
+    int error = n ? wr_view_init(&l->view, region, bytes, &g) : EINVAL;
+    if (!error) {
+        const uint32_t used = atomic_load_explicit(&wr_link_shared(e, l)->slots_used, memory_order_acquire);
+        l->slots_used = used < n ? used : n;
+        l->held = calloc(n, sizeof *l->held);
+        l->free_slots = malloc(n * sizeof *l->free_slots);
+        l->release = malloc(n * sizeof *l->release);
+        claims = l->slots_used ? malloc(l->slots_used * sizeof *claims) : NULL;
+        if (!l->held || !l->free_slots || !l->release || (l->slots_used && !claims)) error = ENOMEM;
+    }
     if (error) {
         wr_link_free(l);
+        free(claims);
         return error;
     }
     l->used = true;
@@ -85,7 +117,8 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     }
     /* once closed, closed for ever */
     if (atomic_load_explicit(&link->evicted, memory_order_relaxed)) l->evicted = true;
-    take_up_slots(e, l);
+    take_up_slots(e, l, claims);
+    free(claims);
     if (e->epoch) {
         atomic_store_explicit(&link->server_epoch, e->epoch, memory_order_release);
         wr_bell_ring(&l->view.client->waiting); /* somebody may wait for just that, to give credit under it */

@@ -99,13 +99,21 @@ typedef struct {
     uint8_t flags;
     uint8_t holder; /* client slot that holds it, when UNACKED */
     uint16_t delivery_count;
-    uint16_t delivery; /* its delivery slot */
+    uint16_t delivery_low; /* its delivery slot: wr_entry_slot */
     uint64_t expires : WR_TIME_BITS; /* milliseconds of CLOCK_REALTIME, 0: never */
     uint64_t priority : 8;
     uint64_t reason : 4; /* WR_REASON_…, in a queue of dead letters */
-    uint64_t unused : 4;
+    uint64_t delivery_high : 4;
 } wr_entry;
 _Static_assert(sizeof(wr_entry) == 56, "an entry costs 56 bytes");
+_Static_assert(WR_DELIVERY_SLOTS_MAX <= 1u << 20, "a delivery slot has 20 bits");
+
+static inline uint32_t wr_entry_slot(const wr_entry *entry) { return (uint32_t)entry->delivery_high << 16 | entry->delivery_low; }
+
+static inline void wr_entry_set_slot(wr_entry *entry, uint32_t slot) {
+    entry->delivery_low = (uint16_t)slot;
+    entry->delivery_high = slot >> 16 & 15;
+}
 
 /* A block of rows; those of a free block are GONE. */
 typedef union wr_rows {
@@ -313,8 +321,9 @@ typedef struct wr_qlink {
     uint64_t gates_first, gates_next;
     uint32_t gates_size;
     /* deliveries */
-    wr_held *held;
-    uint32_t *free_slots;
+    wr_held *held; /* of the slots below slots_used; so are the lists: what was never used is no memory */
+    uint32_t slots_used; /* slots from it on were never used */
+    uint32_t *free_slots; /* of those below it */
     uint32_t free_n;
     uint64_t delivery_tail;
     uint32_t *release; /* slots to free when the ACK frames lie in the image */
@@ -384,7 +393,7 @@ typedef struct {
 typedef struct wr_queue_engine {
     wr_queue_options o;
     wr_server *me;
-    wr_geometry geometry;
+    wr_geometry geometry; /* of a region without its delivery slots: each client may have another number */
     /* queues */
     wr_map queues;    /* id → wr_queue * */
     wr_map consumers; /* slot << 32 | queue id → wr_consumer * */

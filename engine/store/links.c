@@ -32,7 +32,7 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
                            uint64_t bytes, int holder, uint64_t epochs[2], bool starting) {
     if (slot >= WR_CLIENT_SLOTS || holder >= WR_WORKERS_MAX) return EINVAL;
     if (server->attached[slot]) return EEXIST;
-    wr_geometry g = wr_geometry_of(server->super);
+    wr_geometry g = wr_geometry_without_slots(server->super);
     int error = wr_view_init(&server->views[slot], region, bytes, &g);
     if (error) return error;
     /* A queue worker does not sleep in its region, but on its server's word. */

@@ -23,7 +23,7 @@ void wr_topic_server_init(wr_topic_server *s, wr_superblock *super, uint32_t ser
     s->super = super;
     s->me = wr_superblock_server(super, server);
     s->server = server;
-    s->geometry = wr_geometry_of(super);
+    s->geometry = wr_geometry_without_slots(super);
     s->tick_ns = TICK_NS;
     s->commit_bytes = COMMIT_BYTES;
     s->pending.most = s->halves.most = UINT64_MAX;

@@ -63,6 +63,7 @@
 #define WR_DELIVERY_SLOT_BYTES 64
 #define WR_HANDED_BYTES 4
 #define WR_HANDED_BITS 2
+#define WR_DELIVERY_SLOTS_MAX 0x40000
 #define WR_HANDED_OUT 1
 #define WR_HANDED_SETTLING 2
 #define WR_HANDED_TAKEN 3
@@ -138,7 +139,7 @@ typedef struct {
     uint32_t live_semaphore_key; /* System V semaphore counting live clients (SEM_UNDO) */
     uint32_t store_lock_key; /* System V semaphore that makes the store server single (SEM_UNDO) */
     uint32_t ring_records; /* command records in each ring; power of two */
-    uint32_t delivery_slots; /* delivery slots in each link; power of two */
+    uint32_t delivery_slots; /* delivery slots that a client has at each queue worker if it asks for no other number; power of two */
     uint64_t arena_bytes; /* arena of each client region; power of two */
     uint64_t message_bytes_max; /* largest metadata + payload of one message */
     uint32_t embed_bytes_max; /* bodies below this are embedded in the queue index */
@@ -148,7 +149,7 @@ typedef struct {
     uint32_t directory_rows; /* words in the cur_file_cache directory; power of two */
     uint32_t summary_rows; /* rows of the file summary; power of two */
     uint8_t pad0_[4];
-    uint64_t client_region_bytes; /* size of every client region */
+    uint64_t client_base_bytes; /* size of every client region without its delivery slots, which lie behind */
     _Atomic uint32_t crash_point; /* CRASH_… at which a process kills itself, 0: none (tests) */
     _Atomic uint32_t crash_after; /* times that the point is passed before (tests) */
     uint32_t dense_blocks; /* rows of the dense table of each store's index; power of two */
@@ -219,7 +220,7 @@ _Static_assert(offsetof(wr_superblock, file_bytes) == 128, "wr_superblock.file_b
 _Static_assert(offsetof(wr_superblock, images_n) == 136, "wr_superblock.images_n");
 _Static_assert(offsetof(wr_superblock, directory_rows) == 140, "wr_superblock.directory_rows");
 _Static_assert(offsetof(wr_superblock, summary_rows) == 144, "wr_superblock.summary_rows");
-_Static_assert(offsetof(wr_superblock, client_region_bytes) == 152, "wr_superblock.client_region_bytes");
+_Static_assert(offsetof(wr_superblock, client_base_bytes) == 152, "wr_superblock.client_base_bytes");
 _Static_assert(offsetof(wr_superblock, crash_point) == 160, "wr_superblock.crash_point");
 _Static_assert(offsetof(wr_superblock, crash_after) == 164, "wr_superblock.crash_after");
 _Static_assert(offsetof(wr_superblock, dense_blocks) == 168, "wr_superblock.dense_blocks");
@@ -354,20 +355,21 @@ typedef struct {
     uint64_t start_time; /* start time of the process, clock ticks since boot */
     uint64_t client_epoch; /* unique number of this client in the life of the data directory */
     int32_t shmid; /* System V id of the client's region */
-    uint8_t pad0_[4];
+    _Atomic uint32_t delivery_slots; /* delivery slots that its region has for each queue worker; power of two, 0: as the superblock says */
     uint64_t pid_namespace; /* inode of the pid namespace; a foreign one is never judged by pid */
     uint8_t name[48]; /* name for people, UTF-8, zero-padded */
-    uint8_t pad1_[40];
+    uint8_t pad0_[40];
     uint8_t server_done[64]; /* per server: low 8 bits of the generation whose end it has finished handling; never 0, as in a new slot */
     _Atomic uint64_t reading; /* hint: server << 56 | file number + 1 that this client reads now, 0: none (client) */
     _Atomic uint64_t holds; /* lowest position of the log of topics that this client holds, plus 1; 0: none. Counts while the slot is claimed (client) */
-    uint8_t pad2_[48];
+    uint8_t pad1_[48];
 } wr_slot;
 _Static_assert(sizeof(wr_slot) == 256, "wr_slot");
 _Static_assert(offsetof(wr_slot, claim) == 0, "wr_slot.claim");
 _Static_assert(offsetof(wr_slot, start_time) == 8, "wr_slot.start_time");
 _Static_assert(offsetof(wr_slot, client_epoch) == 16, "wr_slot.client_epoch");
 _Static_assert(offsetof(wr_slot, shmid) == 24, "wr_slot.shmid");
+_Static_assert(offsetof(wr_slot, delivery_slots) == 28, "wr_slot.delivery_slots");
 _Static_assert(offsetof(wr_slot, pid_namespace) == 32, "wr_slot.pid_namespace");
 _Static_assert(offsetof(wr_slot, name) == 40, "wr_slot.name");
 _Static_assert(offsetof(wr_slot, server_done) == 128, "wr_slot.server_done");
@@ -416,7 +418,8 @@ typedef struct {
     uint64_t death_position; /* its death point: position of the file that was current (server) */
     uint64_t death_offset; /* and the offset in it (server) */
     _Atomic uint64_t closed; /* of a node that ends: command + 1 up to which all are done, and from which on none ever is; 0: not said (queue worker, topic worker) */
-    uint8_t pad2_[328];
+    _Atomic uint32_t slots_used; /* delivery slots from this one on were never used: nobody reads them (queue worker, before it uses one) */
+    uint8_t pad2_[324];
 } wr_link;
 _Static_assert(sizeof(wr_link) == 512, "wr_link");
 _Static_assert(offsetof(wr_link, tail) == 0, "wr_link.tail");
@@ -435,6 +438,7 @@ _Static_assert(offsetof(wr_link, death_until) == 152, "wr_link.death_until");
 _Static_assert(offsetof(wr_link, death_position) == 160, "wr_link.death_position");
 _Static_assert(offsetof(wr_link, death_offset) == 168, "wr_link.death_offset");
 _Static_assert(offsetof(wr_link, closed) == 176, "wr_link.closed");
+_Static_assert(offsetof(wr_link, slots_used) == 184, "wr_link.slots_used");
 
 /* One command in a ring. Written by the client before it raises `tail`; `flying` is compare-and-swap by both; `result` by the server. */
 typedef struct {

@@ -10,9 +10,10 @@
 int wr_port_init(wr_port *port, wr_superblock *super, void *region, uint64_t region_bytes, uint32_t slot,
                  uint32_t generation, uint64_t client_epoch) {
     memset(port, 0, sizeof *port);
-    wr_geometry g = wr_geometry_of(super);
+    wr_geometry g = wr_geometry_of_client(super, slot);
     int error = wr_view_init(&port->view, region, region_bytes, &g);
     if (error) return error;
+    if (!g.delivery_slots) return EINVAL;
     port->super = super;
     port->slot = slot;
     port->generation = generation;

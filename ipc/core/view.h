@@ -1,7 +1,9 @@
 /* Checked pointers into one client region (System V segment), kept in the private memory of whoever attached it.
  *
  * Nothing in here trusts the region: the geometry comes from the superblock, never from the client's own page, and
- * every position is masked. A blob that does not lie inside the arena gives NULL.
+ * every position is masked. A blob that does not lie inside the arena gives NULL. How many delivery slots a client has
+ * stands in its row of the superblock, which it may change whenever it likes: it is read once, and what it says is
+ * compared with the region's true size.
  */
 #ifndef WR_VIEW_H
 #define WR_VIEW_H
@@ -10,8 +12,9 @@
 
 typedef struct {
     uint32_t servers_n;
+    uint32_t workers_n; /* servers that deliver: from WR_SERVER_WORKER_FIRST on */
     uint32_t ring_records;
-    uint32_t delivery_slots;
+    uint32_t delivery_slots; /* at each of these; 0: the slots are not looked at, whatever their number is */
     uint32_t reply_bytes;
     uint64_t arena_bytes;
 } wr_geometry;
@@ -22,30 +25,31 @@ typedef struct {
     wr_client *client;
     wr_link *links;
     wr_command *rings;
-    uint8_t *deliveries;
-    _Atomic uint32_t *delivery_rings;
-    _Atomic uint32_t *handed; /* of each slot: what became of the delivery that was handed out from it last (wr_view_handed) */
     uint8_t *replies;
     uint8_t *arena;
+    uint8_t *slots; /* of the first worker; NULL: not looked at */
+    uint64_t slots_bytes; /* of each */
     _Atomic uint32_t *bell; /* of a client that is itself a server: where that sleeps; else NULL */
 } wr_view;
 
 static inline uint64_t wr_page_up(uint64_t n) { return (n + WR_PAGE_BYTES - 1) & ~(uint64_t)(WR_PAGE_BYTES - 1); }
 
+/* Delivery slots | delivery ring (u32 for each) | handed out (u32 for each), of one worker. */
+#define WR_SLOT_ALL_BYTES (WR_DELIVERY_SLOT_BYTES + 4u + WR_HANDED_BYTES)
+
 static inline uint64_t wr_view_bytes(const wr_geometry *g) {
     return WR_PAGE_BYTES + wr_page_up((uint64_t)g->servers_n * sizeof(wr_link)) +
            wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command)) +
-           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_DELIVERY_SLOT_BYTES) +
-           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4) +
-           wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_HANDED_BYTES) +
-           wr_page_up((uint64_t)g->servers_n * g->reply_bytes) + g->arena_bytes;
+           wr_page_up((uint64_t)g->servers_n * g->reply_bytes) + g->arena_bytes +
+           g->workers_n * wr_page_up((uint64_t)g->delivery_slots * WR_SLOT_ALL_BYTES);
 }
 
 /* Returns 0, or EINVAL when `bytes` is too small for the geometry or the geometry is not made of powers of two. */
 static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_geometry *g) {
-    if (!g->servers_n || g->servers_n > WR_SERVERS_MAX || (g->ring_records & (g->ring_records - 1)) ||
-        (g->delivery_slots & (g->delivery_slots - 1)) || (g->arena_bytes & (g->arena_bytes - 1)) ||
-        !g->ring_records || !g->delivery_slots || !g->arena_bytes || bytes < wr_view_bytes(g))
+    if (!g->servers_n || g->servers_n > WR_SERVERS_MAX || g->workers_n > g->servers_n ||
+        (g->ring_records & (g->ring_records - 1)) || (g->delivery_slots & (g->delivery_slots - 1)) ||
+        (g->arena_bytes & (g->arena_bytes - 1)) || !g->ring_records || g->delivery_slots > WR_DELIVERY_SLOTS_MAX ||
+        !g->arena_bytes || bytes < wr_view_bytes(g))
         return EINVAL;
     uint8_t *p = base;
     v->g = *g;
@@ -56,27 +60,32 @@ static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_
     p += wr_page_up((uint64_t)g->servers_n * sizeof(wr_link));
     v->rings = (wr_command *)p;
     p += wr_page_up((uint64_t)g->servers_n * g->ring_records * sizeof(wr_command));
-    v->deliveries = p;
-    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_DELIVERY_SLOT_BYTES);
-    v->delivery_rings = (_Atomic uint32_t *)p;
-    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * 4);
-    v->handed = (_Atomic uint32_t *)p;
-    p += wr_page_up((uint64_t)g->servers_n * g->delivery_slots * WR_HANDED_BYTES);
     v->replies = p;
     p += wr_page_up((uint64_t)g->servers_n * g->reply_bytes);
     v->arena = p;
+    v->slots = g->delivery_slots ? p + g->arena_bytes : NULL;
+    v->slots_bytes = wr_page_up((uint64_t)g->delivery_slots * WR_SLOT_ALL_BYTES);
     v->bell = NULL;
     return 0;
 }
 
-/* The geometry of a node's client regions, from its superblock. */
+/* Servers below it are stores and queue workers. Twin of Superblock.queue_workers. */
+static inline uint32_t wr_workers_end(const wr_superblock *s) { return s->topic_server ? s->topic_server : s->servers_n; }
+
+/* The geometry of a node's client regions, from its superblock: of one with the node's number of delivery slots. */
 static inline wr_geometry wr_geometry_of(const wr_superblock *s) {
-    wr_geometry g = {s->servers_n, s->ring_records, s->delivery_slots, s->reply_bytes, s->arena_bytes};
+    const uint32_t end = wr_workers_end(s);
+    wr_geometry g = {s->servers_n, end > WR_SERVER_WORKER_FIRST ? end - WR_SERVER_WORKER_FIRST : 0, s->ring_records,
+                     s->delivery_slots, s->reply_bytes, s->arena_bytes};
     return g;
 }
 
-/* Servers below it are stores and queue workers. Twin of Superblock.queue_workers. */
-static inline uint32_t wr_workers_end(const wr_superblock *s) { return s->topic_server ? s->topic_server : s->servers_n; }
+/* For whoever looks at no delivery slots: it need not know how many there are. */
+static inline wr_geometry wr_geometry_without_slots(const wr_superblock *s) {
+    wr_geometry g = wr_geometry_of(s);
+    g.delivery_slots = 0;
+    return g;
+}
 
 static inline wr_server *wr_superblock_server(wr_superblock *s, uint32_t server) {
     return (wr_server *)((uint8_t *)s + WR_SUPERBLOCK_SERVERS_AT) + server;
@@ -92,23 +101,37 @@ static inline wr_slot *wr_superblock_slot(wr_superblock *s, uint32_t slot) {
     return (wr_slot *)((uint8_t *)s + WR_SUPERBLOCK_SLOTS_AT) + slot;
 }
 
+/* The geometry of the region of the client in this slot, as its row says at this moment. */
+static inline wr_geometry wr_geometry_of_client(wr_superblock *s, uint32_t slot) {
+    wr_geometry g = wr_geometry_of(s);
+    const uint32_t own = atomic_load_explicit(&wr_superblock_slot(s, slot)->delivery_slots, memory_order_relaxed);
+    if (own) g.delivery_slots = own;
+    return g;
+}
+
 static inline wr_command *wr_view_command(const wr_view *v, uint32_t server, uint64_t sequence) {
     return v->rings + (uint64_t)server * v->g.ring_records + (sequence & (v->g.ring_records - 1));
 }
 
+static inline uint8_t *wr_view_slots(const wr_view *v, uint32_t server) {
+    return v->slots + (uint64_t)(server - WR_SERVER_WORKER_FIRST) * v->slots_bytes;
+}
+
 static inline void *wr_view_delivery_slot(const wr_view *v, uint32_t server, uint32_t slot) {
-    return v->deliveries + ((uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1))) * WR_DELIVERY_SLOT_BYTES;
+    return wr_view_slots(v, server) + (uint64_t)(slot & (v->g.delivery_slots - 1)) * WR_DELIVERY_SLOT_BYTES;
 }
 
 static inline _Atomic uint32_t *wr_view_delivery_ring(const wr_view *v, uint32_t server, uint64_t position) {
-    return v->delivery_rings + (uint64_t)server * v->g.delivery_slots + (position & (v->g.delivery_slots - 1));
+    uint8_t *ring = wr_view_slots(v, server) + (uint64_t)v->g.delivery_slots * WR_DELIVERY_SLOT_BYTES;
+    return (_Atomic uint32_t *)ring + (position & (v->g.delivery_slots - 1));
 }
 
 /* Writer: the client, for whoever counts what lies at it and was handed to nobody. A slot is used again only for a later
  * delivery, so what stands here names the present one, or an older one. In queues with an ack timeout it decides who has
  * the delivery, the client or the worker that takes it back: there both write by compare-and-swap. */
 static inline _Atomic uint32_t *wr_view_handed(const wr_view *v, uint32_t server, uint32_t slot) {
-    return v->handed + (uint64_t)server * v->g.delivery_slots + (slot & (v->g.delivery_slots - 1));
+    uint8_t *handed = wr_view_slots(v, server) + (uint64_t)v->g.delivery_slots * (WR_DELIVERY_SLOT_BYTES + 4u);
+    return (_Atomic uint32_t *)handed + (slot & (v->g.delivery_slots - 1));
 }
 
 /* The word of a delivery, without its state; 0 only once in 2^30 deliveries. */

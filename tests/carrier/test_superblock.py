@@ -48,7 +48,7 @@ def test_what_was_created_is_read(superblock: Superblock) -> None:
     assert {name: other.get(name) for name in GEOMETRY} == SMALL
     assert (other.get("node_epoch"), other.get("live_semaphore_key"), other.get("store_lock_key")) == (5, 11, 12)
     assert other.get("client_epoch_next") == (5 << 32) + 1
-    assert other.get("client_region_bytes") == layout.client_region_bytes(3, 64, 64, 4096, 65536)
+    assert other.get("client_base_bytes") == layout.client_base_bytes(3, 64, 4096, 65536)
     assert other.state == CONSTANTS["NODE_CREATING"]
     assert list(other.slots()) == []
     other.close()
@@ -84,6 +84,31 @@ def test_the_topic_worker_is_the_last_server_and_no_queue_worker() -> None:
             made.close()
 
 
+def test_of_very_many_delivery_slots_few_are_memory_before_they_are_used() -> None:
+    made = Superblock.create(secrets.randbits(47), *(5, 11, 12), SMALL | {"servers_n": 4}, layout_hash=HASH)
+    try:
+        plain, many = made.region_bytes(), made.region_bytes(layout.DELIVERY_SLOTS_MAX)
+        assert made.region_bytes(64) == plain, "the number of this node"
+        assert many - plain == 2 * (72 * layout.DELIVERY_SLOTS_MAX - 8192), "two workers"
+        assert made.late_parts() == made.late_parts(layout.DELIVERY_SLOTS_WARM) == []
+        parts = made.late_parts(layout.DELIVERY_SLOTS_MAX)
+        assert all(begin % 4096 == length % 4096 == 0 for begin, length in parts)
+        memory = region.sysv_create(many, late=parts)
+        region.sysv_remove(memory.id)
+        base = made.get("client_base_bytes")
+        assert resident(memory.id) == base + 2 * 72 * layout.DELIVERY_SLOTS_WARM
+        for begin, length in parts:
+            memory.buffer[begin] = memory.buffer[begin + length - 1] = 1
+        memory.close()
+        view = made.claim(Identity.current(), "many", delivery_slots=layout.DELIVERY_SLOTS_MAX)
+        assert view.delivery_slots == layout.DELIVERY_SLOTS_MAX
+        assert made.give_back(view)
+        assert made.claim(Identity.current(), "plain").delivery_slots == 0
+    finally:
+        made.unlink()
+        made.close()
+
+
 def test_the_link_of_the_topic_worker_is_memory_only_where_it_is_used() -> None:
     sizes = {"ring_records": 256, "delivery_slots": 128, "reply_bytes": 8192, "arena_bytes": 65536}
     with_one, without = (
@@ -98,11 +123,10 @@ def test_the_link_of_the_topic_worker_is_memory_only_where_it_is_used() -> None:
     try:
         assert without.late_parts() == []
         parts = with_one.late_parts()
-        # ring, delivery slots, replies; of the words of deliveries and of what was handed out it has no page alone
-        assert [length for _begin, length in parts] == [256 * 64, 128 * 64, 8192]
-        touched = with_one.get("client_region_bytes") - sum(length for _begin, length in parts)
-        assert touched == without.get("client_region_bytes")
-        made = region.sysv_create(with_one.get("client_region_bytes"), late=parts)
+        assert [length for _begin, length in parts] == [256 * 64, 8192], "ring, replies"
+        touched = with_one.region_bytes() - sum(length for _begin, length in parts)
+        assert touched == without.region_bytes()
+        made = region.sysv_create(with_one.region_bytes(), late=parts)
         region.sysv_remove(made.id)
         assert resident(made.id) == touched
         for begin, length in parts:

@@ -261,10 +261,9 @@ def _receive(worker: Incarnation, consumer: Peer) -> list[tuple[bytes, bool]]:
     """(body, redelivered) of everything new, which is acked; an empty body is one that cannot be read."""
     found = []
     head, tail = consumer.get("delivery_head"), consumer.get("delivery_tail")
-    slots_n = consumer.node.geometry["delivery_slots"]
     places: list[tuple[int, int]] = []
     for at in range(head, tail):
-        slot = atomics.load32(consumer.buffer, consumer.delivery_ring + at % slots_n * 4)
+        slot = atomics.load32(consumer.buffer, consumer.delivery_ring + at % consumer.slots_n * 4)
         base = consumer.slot_at(slot)
         queue, sequence, flags = (
             DELIVERY.unpack(consumer.buffer, name, base) for name in ("queue", "sequence", "flags")

@@ -35,7 +35,7 @@ def die_with_a_segment(superblock: Superblock) -> int:
     pid = os.fork()
     if not pid:
         superblock.claim(Identity.current(), "short-lived")
-        region.sysv_create(superblock.get("client_region_bytes"))
+        region.sysv_create(superblock.region_bytes())
         os._exit(0)
     os.waitpid(pid, 0)
     return pid

@@ -728,7 +728,7 @@ def test_a_client_killed_while_it_registers(start: Starter, step: str) -> None:
         def half() -> None:
             view = superblock.claim(Identity.current(), "half")
             if step != "claimed":
-                memory = region.sysv_create(superblock.get("client_region_bytes"))
+                memory = region.sysv_create(superblock.region_bytes())
                 if step == "segment recorded":
                     superblock.set_segment(view, memory.id)
 
@@ -766,7 +766,7 @@ def test_a_client_of_another_pid_namespace_is_judged_by_its_segment(start: Start
     node = start().ready()
     with node.superblock() as superblock:
         view = superblock.claim(Identity(999_999, 1, 4711), "foreign")  # no such process here, and that means nothing
-        memory = region.sysv_create(superblock.get("client_region_bytes"))
+        memory = region.sysv_create(superblock.region_bytes())
         superblock.set_segment(view, memory.id)
         CLIENT.pack_into(memory.buffer, "client_epoch", view.client_epoch)
         CLIENT.pack_into(memory.buffer, "magic", CLIENT_MAGIC)

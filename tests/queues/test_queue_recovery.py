@@ -191,6 +191,7 @@ def test_hostile_slots_are_believed_once_and_only_if_they_fit(node: Node) -> Non
         if slot % 4 == 3:
             DELIVERY.pack_into(liar.buffer, "queue", 0xFFFFFFFF, at)
     liar.put("delivery_tail", 1 << 40)
+    liar.put("slots_used", 0xFFFFFFFF)
     worker = node.worker()
     assert honest.held_slots() == 2
     assert liar.held_slots() == 0

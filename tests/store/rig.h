@@ -100,7 +100,7 @@ static void make_superblock(void) {
 static void geometry_done(void) {
     wr_geometry g = wr_geometry_of(super);
     client_bytes = wr_view_bytes(&g);
-    super->client_region_bytes = client_bytes;
+    super->client_base_bytes = client_bytes;
 }
 
 typedef struct {

@@ -119,7 +119,7 @@ static inline void world_superblock(world *w, uint32_t workers) {
     s->node_id = WORLD_NODE;
     s->state = WR_NODE_RUNNING;
     wr_geometry g = wr_geometry_of(s);
-    s->client_region_bytes = w->client_bytes = wr_view_bytes(&g);
+    s->client_base_bytes = w->client_bytes = wr_view_bytes(&g);
     w->epochs[0] = w->epochs[1] = 0;
 }
 

@@ -128,7 +128,7 @@ def kill(pid: int) -> None:
 def register(superblock: Superblock, name: str = "test") -> tuple[SlotView, Region]:
     """Become a client, as warren.workers.client.client does: claim, make and record the segment, activate."""
     view = superblock.claim(Identity.current(), name)
-    memory = region.sysv_create(superblock.get("client_region_bytes"))
+    memory = region.sysv_create(superblock.region_bytes())
     superblock.set_segment(view, memory.id)
     CLIENT.pack_into(memory.buffer, "client_epoch", view.client_epoch)
     CLIENT.pack_into(memory.buffer, "magic", CLIENT_MAGIC)

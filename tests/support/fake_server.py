@@ -47,15 +47,14 @@ class FakeNode:
         self.set_node("state", CONSTANTS["NODE_RUNNING"])
         for server in range(g["servers_n"]):
             self.set_server(server, "state", CONSTANTS["SERVER_READY"])
-        sizes = [g["servers_n"], g["ring_records"], g["delivery_slots"], g["reply_bytes"], g["arena_bytes"]]
-        self.region = bytearray(layout.client_region_bytes(*sizes))
         n = g["servers_n"]
+        base = layout.client_base_bytes(n, g["ring_records"], g["reply_bytes"], g["arena_bytes"])
+        each = layout.client_slots_bytes(g["delivery_slots"])
+        self.region = bytearray(base + (n - WORKER) * each)
         self.links_at = PAGE
         self.rings_at = self.links_at + _pages(n * LINK.size)
-        self.deliveries_at = self.rings_at + _pages(n * g["ring_records"] * COMMAND.size)
-        self.delivery_rings_at = self.deliveries_at + _pages(n * g["delivery_slots"] * DELIVERY.size)
-        self.handed_at = self.delivery_rings_at + _pages(n * g["delivery_slots"] * 4)
-        self.replies_at = self.handed_at + _pages(n * g["delivery_slots"] * layout.HANDED_BYTES)
+        self.replies_at = self.rings_at + _pages(n * g["ring_records"] * COMMAND.size)
+        self.slots_at = {server: base + (server - WORKER) * each for server in range(WORKER, n)}
         self.arena_at = self.replies_at + _pages(n * g["reply_bytes"])
         self.images = {
             server: bytearray(PAGE + g["images_n"] * g["file_bytes"]) for server in range(WORKER, g["servers_n"])
@@ -169,7 +168,7 @@ class FakeNode:
         slot = self.slots_used[server] % slots
         self.slots_used[server] += 1
         tail = self.link(server, "delivery_tail")
-        at = self.deliveries_at + (server * slots + slot) * DELIVERY.size
+        at = self.slots_at[server] + slot * DELIVERY.size
         values = {
             "queue": queue,
             "sequence": sequence,
@@ -187,11 +186,12 @@ class FakeNode:
         DELIVERY.set_bytes(self.region, "id", sequence.to_bytes(16, "big"), at)
         for name, value in values.items():
             DELIVERY.pack_into(self.region, name, value, at)
-        struct.pack_into("<I", self.region, self.delivery_rings_at + (server * slots + tail % slots) * 4, slot)
+        ring = self.slots_at[server] + slots * DELIVERY.size
+        struct.pack_into("<I", self.region, ring + tail % slots * 4, slot)
         self.set_link(server, "delivery_tail", tail + 1)
         return slot
 
     def withdraw(self, server: int, slot: int) -> None:
         """Free a delivery slot, as after an ack, or when the message was returned meanwhile."""
-        at = self.deliveries_at + (server * self.geometry["delivery_slots"] + slot) * DELIVERY.size
+        at = self.slots_at[server] + slot * DELIVERY.size
         DELIVERY.pack_into(self.region, "state", PROTOCOL["DELIVERY_FREE"], at)

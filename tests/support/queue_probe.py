@@ -71,6 +71,10 @@ class _Superblock(Superblock):
         for name, value in (geometry | {"node_id": self.shared_id}).items():
             SUPERBLOCK.pack_into(self.buffer, name, value)
 
+    def say_slots(self, slot: int, delivery_slots: int) -> None:
+        """What the row of a client says of its delivery slots."""
+        atomics.store32(self.buffer, self.slot_at(slot, "delivery_slots"), delivery_slots)
+
 
 @dataclass
 class Delivery:
@@ -91,15 +95,15 @@ class Delivery:
 class Peer:
     """A client with its region; every method does what the protocol says, and `raw` lets a test do otherwise."""
 
-    def __init__(self, node: Node, slot: int, epoch: int) -> None:
+    def __init__(self, node: Node, slot: int, epoch: int, delivery_slots: int = 0) -> None:
         self.node = node
         self.slot = slot
         self.generation = 1
         self.epoch = epoch
         g = node.geometry
-        self.size = layout.client_region_bytes(
-            g["servers_n"], g["ring_records"], g["delivery_slots"], g["reply_bytes"], g["arena_bytes"]
-        )
+        base = layout.client_base_bytes(g["servers_n"], g["ring_records"], g["reply_bytes"], g["arena_bytes"])
+        self.slots_n = delivery_slots or g["delivery_slots"]
+        self.size = node.region_bytes(self.slots_n)
         self.region = _Region(self.size)
         self.buffer = self.region.buffer
         page = lambda n: (n + PAGE - 1) // PAGE * PAGE  # noqa: E731
@@ -109,15 +113,12 @@ class Peer:
         at += page(servers * LINK.size)
         self.ring = at + SERVER_INDEX * g["ring_records"] * COMMAND.size
         at += page(servers * g["ring_records"] * COMMAND.size)
-        self.slots = at + SERVER_INDEX * g["delivery_slots"] * DELIVERY.size
-        at += page(servers * g["delivery_slots"] * DELIVERY.size)
-        self.delivery_ring = at + SERVER_INDEX * g["delivery_slots"] * 4
-        at += page(servers * g["delivery_slots"] * 4)
-        self.handed = at + SERVER_INDEX * g["delivery_slots"] * layout.HANDED_BYTES
-        at += page(servers * g["delivery_slots"] * layout.HANDED_BYTES)
         self.reply = at + SERVER_INDEX * g["reply_bytes"]
         at += page(servers * g["reply_bytes"])
         self.arena = at
+        self.slots = base  # SERVER_INDEX is the first queue worker
+        self.delivery_ring = self.slots + self.slots_n * DELIVERY.size
+        self.handed = self.delivery_ring + self.slots_n * 4
         self.arena_next = 0
         CLIENT.pack_into(self.buffer, "magic", layout.CLIENT_MAGIC)
         self.ids = itertools.count(1)
@@ -131,7 +132,8 @@ class Peer:
         )
 
     def put(self, name: str, value: int) -> None:
-        atomics.store64(self.buffer, self.link + LINK.offset(name), value)
+        store = atomics.store32 if LINK.by_name[name].size == 4 else atomics.store64
+        store(self.buffer, self.link + LINK.offset(name), value)
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -233,9 +235,8 @@ class Peer:
         """Everything new in the delivery ring."""
         found = []
         head, tail = self.get("delivery_head"), self.get("delivery_tail")
-        slots_n = self.node.geometry["delivery_slots"]
         while head < tail:
-            slot = atomics.load32(self.buffer, self.delivery_ring + head % slots_n * 4)
+            slot = atomics.load32(self.buffer, self.delivery_ring + head % self.slots_n * 4)
             base = self.slot_at(slot)
             word = lambda name, at=base: DELIVERY.unpack(self.buffer, name, at)  # noqa: E731
             if word("state") == PROTOCOL["DELIVERY_HELD"] and word("pushed_at") == head:
@@ -281,10 +282,7 @@ class Peer:
 
     def held_slots(self) -> int:
         """Slots that the shared memory shows as held."""
-        return sum(
-            DELIVERY.unpack(self.buffer, "state", self.slot_at(slot))
-            for slot in range(self.node.geometry["delivery_slots"])
-        )
+        return sum(DELIVERY.unpack(self.buffer, "state", self.slot_at(slot)) for slot in range(self.slots_n))
 
 
 @dataclass
@@ -373,10 +371,7 @@ class FakeStore:
         buffer, g = self.region.buffer, self.node.geometry
         page = lambda n: (n + PAGE - 1) // PAGE * PAGE  # noqa: E731
         ring = PAGE + page(g["servers_n"] * LINK.size)
-        deliveries = ring + page(g["servers_n"] * g["ring_records"] * COMMAND.size)
-        rings = deliveries + page(g["servers_n"] * g["delivery_slots"] * DELIVERY.size)
-        handed = rings + page(g["servers_n"] * g["delivery_slots"] * 4)
-        replies = handed + page(g["servers_n"] * g["delivery_slots"] * layout.HANDED_BYTES)
+        replies = ring + page(g["servers_n"] * g["ring_records"] * COMMAND.size)
         arena = replies + page(g["servers_n"] * g["reply_bytes"])
         at = lambda name: PAGE + LINK.offset(name)  # noqa: E731
         tail = atomics.load64(buffer, at("tail"))
@@ -445,14 +440,21 @@ class Node:
         self.salvaged = 0
         self.store = FakeStore(self)
 
+    def region_bytes(self, delivery_slots: int) -> int:
+        """Size of a client's region."""
+        g = self.geometry
+        base = layout.client_base_bytes(g["servers_n"], g["ring_records"], g["reply_bytes"], g["arena_bytes"])
+        return base + layout.client_slots_bytes(delivery_slots)
+
     def tell_catalog(self, version: int) -> None:
         """`queues` are another version now, and that concerns the worker."""
         self.superblock.set("catalog_version", version)
         self.superblock.queues_changed([0], version)
 
-    def peer(self, worker: Incarnation | None = None) -> Peer:
-        """A new client, attached to the worker that runs."""
-        found = Peer(self, len(self.peers) + 1, 1000 + len(self.peers))
+    def peer(self, worker: Incarnation | None = None, delivery_slots: int = 0) -> Peer:
+        """A new client, attached to the worker that runs; `delivery_slots`: its row says that it has so many."""
+        found = Peer(self, len(self.peers) + 1, 1000 + len(self.peers), delivery_slots)
+        self.superblock.say_slots(found.slot, delivery_slots)
         self.peers.append(found)
         if worker is not None:
             worker.service.take_up(found.slot, found.generation, found.epoch, found.region)
@@ -479,11 +481,7 @@ class Node:
             held = journal_images.held_files(old, self.images_n, self.file_bytes, self.folder)
         size = PAGE + self.images_n * self.file_bytes
         images, timages, stats = _Region(size), _Region(size), _Region(64 * QUEUE_STATS.size)
-        g = self.geometry
-        own_bytes = layout.client_region_bytes(
-            g["servers_n"], g["ring_records"], g["delivery_slots"], g["reply_bytes"], g["arena_bytes"]
-        )
-        own = self.store.region = _Region(own_bytes) if self.with_store else None
+        own = self.store.region = _Region(self.region_bytes(self.delivery_slots)) if self.with_store else None
         engine = _core.QueueEngine(
             self.superblock.buffer,
             SERVER_INDEX,

@@ -253,7 +253,7 @@ class Client:
         self.node = node
         self.server = server
         superblock = node.superblock
-        self.region: Region = sysv_create(superblock.get("client_region_bytes"))
+        self.region: Region = sysv_create(superblock.region_bytes())
         view = superblock.claim(Identity.current(), name, worker)
         superblock.set_segment(view, self.region.id)
         self.core = _core.StoreClient(

@@ -161,7 +161,7 @@ class Tap(Line):
         others = self.handle.unacked - self.kept - sum(one.held for one in self.consumers)
         active = self.consumers[:1] if self.single else self.consumers
         wanted = sum(one.most for one in active) + max(0, others) + self._getting
-        self.handle.begin(max(1, min(wanted, attachment.superblock.get("delivery_slots"))))
+        self.handle.begin(max(1, min(wanted, attachment.delivery_slots)))
 
     def _wait(self) -> None:
         self.loop.waiting.setdefault(self.queue.server, set()).add(self)
@@ -514,7 +514,7 @@ class Taps:
     def share_of(self, server: int) -> int:
         """How many messages of a worker one consumer may hold here."""
         attachment = self.loop.client.attached
-        slots = 0 if attachment is None else attachment.superblock.get("delivery_slots")
+        slots = 0 if attachment is None else attachment.delivery_slots
         return max(SHARE_LEAST, int(slots * SHARED) // max(1, self._consumers.get(server, 0)))
 
 

@@ -98,7 +98,7 @@ class Source:
 
     def prefetch(self) -> None:
         """Tell the worker how much all consumers together may hold."""
-        slots = self.client.attachment().superblock.get("delivery_slots")
+        slots = self.client.attachment().delivery_slots
         self.handle.begin(max(1, min(sum(consumer.most for consumer in self.consumers), slots)))
 
     def next(self) -> Consumer | None:

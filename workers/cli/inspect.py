@@ -107,7 +107,7 @@ def slots_part(superblock: Superblock) -> list[dict[str, Any]]:
 def links_part(superblock: Superblock) -> list[dict[str, Any]]:
     """Every client's link to every server: how far it is, and what it holds."""
     rows = []
-    size = superblock.get("client_region_bytes")
+    size = superblock.get("client_base_bytes")
     for view in superblock.slots():
         try:
             memory = region.sysv_attach(view.shmid, read_only=True)

@@ -82,7 +82,9 @@ class _Statistics:
 
 
 class Attachment:
-    """One registration of this process with a node; `counted`: among the live clients of the node's semaphore."""
+    """One registration of this process with a node; `counted`: among the live clients of the node's semaphore.
+    `delivery_slots`: messages of each queue worker that it can hold unacked, a power of two; 0: the node's number.
+    """
 
     def __init__(
         self,
@@ -93,11 +95,14 @@ class Attachment:
         counted: bool = True,
         call_timeout: float | None = None,
         descriptor: int = -1,
+        delivery_slots: int = 0,
     ) -> None:
         self.superblock = superblock
         self.directory = directory
         self.descriptor = descriptor  #: of the directory, from success on: the files are found by it, not by a path
         self.pid = os.getpid()
+        #: messages of one queue worker that it can hold unacked
+        self.delivery_slots = delivery_slots or superblock.get("delivery_slots")
         self.node_epoch = superblock.get("node_epoch")
         self.workers: dict[int, _WorkerRegions] = {}
         self.stores: dict[int, list[Region]] = {}
@@ -108,7 +113,7 @@ class Attachment:
         self.control_locks = [threading.Lock() for _server in range(superblock.servers_n)]
         self._semaphore: sysv_ipc.Semaphore | None = None
         try:
-            slot = superblock.claim(Identity.current(), name)
+            slot = superblock.claim(Identity.current(), name, delivery_slots=delivery_slots)
         except SlotsFull as error:
             raise LimitError(
                 f"{error} ({command('status', directory.path, '--all')} shows who has them; queue workers have some, "
@@ -117,7 +122,9 @@ class Attachment:
         region: Region | None = None
         try:
             region = sysv_create(
-                superblock.get("client_region_bytes"), owner=superblock.owner, late=superblock.late_parts()
+                superblock.region_bytes(delivery_slots),
+                owner=superblock.owner,
+                late=superblock.late_parts(delivery_slots),
             )
             superblock.set_segment(slot, region.id)
             self.core = _core.Client(

@@ -144,7 +144,7 @@ class ClientsWatch:
             self._claimed.pop(view.slot, None)
             if view.shmid < 0:
                 # Now: when the slot is free, nobody knows of a segment that was made and not recorded.
-                remove_unrecorded(view.pid, self._superblock.get("client_region_bytes"), _began(found))
+                remove_unrecorded(view.pid, self._superblock.region_bytes(view.delivery_slots), _began(found))
             self._free(view)
 
     def _watch(self, view: SlotView) -> None:
@@ -190,7 +190,7 @@ class ClientsWatch:
 
     def _free(self, view: SlotView) -> None:
         """Remove the segment of a client that is gone, and free its slot."""
-        if view.shmid >= 0 and belongs(view, self._superblock.get("client_region_bytes")):
+        if view.shmid >= 0 and belongs(view, self._superblock.region_bytes(view.delivery_slots)):
             region.sysv_remove(view.shmid)
         if self._superblock.give_back(view):
             self.swept_n += 1

@@ -288,7 +288,7 @@ class Statistics:
             "blocked_because": "",
             "under_way": [],
         }
-        size, servers_n = self._superblock.get("client_region_bytes"), self._superblock.servers_n
+        size, servers_n = self._superblock.get("client_base_bytes"), self._superblock.servers_n
         try:
             memory = region.sysv_attach(view.shmid, read_only=True)
         except region.RegionError:  # it is just coming or going

@@ -74,8 +74,8 @@ def remove_lost(superblock: Superblock, tie: Tie) -> None:
 
 
 def _remove_segments(superblock: Superblock) -> None:
-    size = superblock.get("client_region_bytes")
     for view in superblock.slots():
+        size = superblock.region_bytes(view.delivery_slots)
         if view.shmid >= 0 and belongs(view, size):
             region.sysv_remove(view.shmid)
         elif not view.identity.alive():

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 STATS_ROWS = PROTOCOL["QUEUES_PER_WORKER_MAX"]
 CATALOG_STEPS = 100  #: of a change that are read before the clock is looked at
 SLOT_WAIT_S = 1.0
+#: of a client that consumes nothing: as few as a client can have
+OWN_DELIVERY_SLOTS = 64
 SLOT_POLL_S = 0.01
 DEAD_LETTERS_STOP_S = 5.0  #: how long the stop waits for the forwarder of dead letters
 
@@ -145,7 +147,7 @@ class Worker(WorkerProcess):
         self._reached("slot.claimed")
         # a worker sends no bodies: most of its region is never used
         region = regions.sysv_create(
-            self.superblock.get("client_region_bytes"), touch=False, owner=self.superblock.owner
+            self.superblock.region_bytes(OWN_DELIVERY_SLOTS), touch=False, owner=self.superblock.owner
         )
         self.superblock.set_segment(view, region.id)
         self._stack.callback(region.close)
@@ -161,7 +163,9 @@ class Worker(WorkerProcess):
         deadline = time.monotonic() + SLOT_WAIT_S
         while True:
             try:
-                return self.superblock.claim(Identity.current(), f"queue-worker-{self.worker}", self.worker)
+                return self.superblock.claim(
+                    Identity.current(), f"queue-worker-{self.worker}", self.worker, OWN_DELIVERY_SLOTS
+                )
             except SlotsFull:
                 if time.monotonic() > deadline:
                     raise

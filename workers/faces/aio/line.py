@@ -697,7 +697,7 @@ class Line:
             return  # whoever comes back says it
         handle, attachment = self.queue.handle, self.loop.client.attached
         if self._consumers and handle.usable and attachment is not None:
-            slots = attachment.superblock.get("delivery_slots")
+            slots = attachment.delivery_slots
             others = max(0, handle.unacked - len(self._ahead) - sum(share.holding for share in self._consumers))
             self._numbered = any(not share.adapts for share in self._consumers)
             self._window = sum(share.window for share in self._consumers)
