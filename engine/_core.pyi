@@ -1346,17 +1346,19 @@ class QueueEngine:
         queue: int,
         *,
         message_ttl_ms: int = 0,
-        max_length: int = 0,
-        max_length_bytes: int = 0,
+        max_length: int | None = None,
+        max_length_bytes: int | None = None,
         deduplication_ms: int = 0,
-        delivery_limit: int = 0,
+        delivery_limit: int | None = None,
         dead_letters: int = 0,
         max_priority: int = 0,
         reject_publish: bool = False,
         single_active: bool = False,
         refused_die: bool = False,
     ) -> None:
-        """What the queue is declared to do; once, while it is empty. 0: none. `dead_letters`: id of their queue."""
+        """What the queue is declared to do; once, while it is empty. 0, and None of a limit: none. `dead_letters`: id of
+        their queue.
+        """
 
     def set_ack_timeout(self, queue: int, ms: int, /) -> None:
         """What is held for longer goes back; once, while nothing is delivered from the queue."""

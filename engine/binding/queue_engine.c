@@ -288,14 +288,27 @@ static PyObject *engine_declare(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* A limit that may be 0; None: there is none. False: an exception is set. */
+static bool limit_of(PyObject *given, uint64_t most, bool *has, uint64_t *limit) {
+    *has = given && given != Py_None;
+    if (!*has) return true;
+    *limit = PyLong_AsUnsignedLongLong(given);
+    if (*limit == (uint64_t)-1 && PyErr_Occurred()) return false;
+    if (*limit > most) PyErr_Format(PyExc_OverflowError, "a limit is %llu at most", (unsigned long long)most);
+    return *limit <= most;
+}
+
 /* Once, before anything is in the queue. */
 static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"queue", "message_ttl_ms", "max_length", "max_length_bytes", "deduplication_ms", "delivery_limit",
                             "dead_letters", "max_priority", "reject_publish", "single_active", "refused_die", NULL};
-    unsigned int id, delivery_limit = 0, dead_letters = 0, max_priority = 0;
-    unsigned long long message_ttl_ms = 0, max_length = 0, max_length_bytes = 0, deduplication_ms = 0;
+    unsigned int id, dead_letters = 0, max_priority = 0;
+    unsigned long long message_ttl_ms = 0, deduplication_ms = 0;
+    PyObject *max_length = NULL, *max_bytes = NULL, *delivery_limit = NULL;
+    wr_policy_options options = {0};
+    uint64_t deliveries = 0;
     int reject_publish = 0, single_active = 0, refused_die = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$KKKKIIIppp", names, &id, &message_ttl_ms, &max_length, &max_length_bytes,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$KOOKOIIppp", names, &id, &message_ttl_ms, &max_length, &max_bytes,
                                      &deduplication_ms, &delivery_limit, &dead_letters, &max_priority, &reject_publish, &single_active,
                                      &refused_die))
         return NULL;
@@ -305,10 +318,18 @@ static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwa
     uint64_t times = message_ttl_ms | deduplication_ms;
     if (times >> WR_TIME_BITS || max_priority > WR_PRIORITY_MAX || dead_letters == id)
         return PyErr_Format(PyExc_ValueError, "queue %u: no policy has such a time, priority or companion", id);
-    wr_policy_options options = {.message_ttl_ms = message_ttl_ms, .max_length = max_length, .max_length_bytes = max_length_bytes,
-                                 .deduplication_ms = deduplication_ms, .delivery_limit = delivery_limit, .dead_letters = dead_letters,
-                                 .max_priority = max_priority, .reject_publish = reject_publish, .single_active = single_active,
-                                 .refused_die = refused_die && dead_letters};
+    if (!limit_of(max_length, UINT64_MAX, &options.has_max_length, &options.max_length) ||
+        !limit_of(max_bytes, UINT64_MAX, &options.has_max_bytes, &options.max_length_bytes) ||
+        !limit_of(delivery_limit, UINT32_MAX, &options.has_delivery_limit, &deliveries))
+        return NULL;
+    options.delivery_limit = (uint32_t)deliveries;
+    options.message_ttl_ms = message_ttl_ms;
+    options.deduplication_ms = deduplication_ms;
+    options.dead_letters = dead_letters;
+    options.max_priority = max_priority;
+    options.reject_publish = reject_publish;
+    options.single_active = single_active;
+    options.refused_die = refused_die && dead_letters;
     if (q->next && q->ready_n + q->unacked_n)
         return PyErr_Format(PyExc_ValueError, "queue %u is in use: its policy is given when it is declared", id);
     wr_policy_set(q, &options);

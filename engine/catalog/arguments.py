@@ -2,14 +2,15 @@
 
     message_ttl             s     a message that was ready for so long is dropped, or dead-lettered (reason expired)
     expires                 s     the queue is deleted when nobody used it for so long
-    max_length              –     ready messages at most
+    max_length              –     ready messages at most; 0: none waits, what no consumer takes at once goes
     max_length_bytes        B     bytes of ready messages at most
     overflow                –     what happens above the maximum: "drop-head" (default), "reject-publish", or
                                   "reject-publish-dlx": what is refused goes to the dead_letter_exchange, too
     dead_letter_exchange    –     where messages go that are rejected, expired, dropped or delivered too often
     dead_letter_routing_key –     and with which routing key; default: their own
     max_priority            –     0 to 255: priorities above it count as it
-    delivery_limit          –     a message that is returned after more deliveries is dropped (reason delivery_limit)
+    delivery_limit          –     a message that is returned after more deliveries is dropped (reason delivery_limit);
+                                  0: at its first return
     ack_timeout             s     a message that a program holds unacked for longer goes to another consumer
     single_active_consumer  –     one consumer at a time gets all messages, the oldest
     exclusive               –     belongs to the client that declared it, and goes with it
@@ -214,13 +215,13 @@ class QueueOptions(TypedDict, total=False):
 
     message_ttl: Annotated[float | None, _seconds]
     expires: Annotated[float | None, _seconds]
-    max_length: Annotated[int | None, _whole(1, COUNT_MAX)]
-    max_length_bytes: Annotated[int | None, _whole(1, COUNT_MAX)]
+    max_length: Annotated[int | None, _whole(0, COUNT_MAX)]
+    max_length_bytes: Annotated[int | None, _whole(0, COUNT_MAX)]
     overflow: Annotated[Overflow | None, _overflow]
     dead_letter_exchange: Annotated[str | None, _exchange]
     dead_letter_routing_key: Annotated[str | None, _routing_key]
     max_priority: Annotated[int | None, _whole(0, PRIORITY_MAX)]
-    delivery_limit: Annotated[int | None, _whole(1, DELIVERY_LIMIT_MAX)]
+    delivery_limit: Annotated[int | None, _whole(0, DELIVERY_LIMIT_MAX)]
     ack_timeout: Annotated[float | None, _seconds_from(ACK_TIMEOUT_MIN)]
     single_active_consumer: Annotated[bool | None, _truth]
     exclusive: Annotated[bool | None, _truth]

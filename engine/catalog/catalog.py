@@ -350,6 +350,7 @@ class Catalog:
                 item.origin
                 or item.arguments.get("max_priority", 0) > PRIORITY_MAX_BEFORE
                 or item.arguments.get("overflow") == "reject-publish-dlx"
+                or 0 in (item.arguments.get(name) for name in ("max_length", "max_length_bytes", "delivery_limit"))
                 for item in self.queues.values()
             )
             or any(item.by_name or item.origin for item in self.topics.values())

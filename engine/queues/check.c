@@ -32,7 +32,7 @@ static void check_policy(const wr_queue *q) {
     for (uint32_t level = 0; p->o.max_priority && level <= p->o.max_priority; level++) all += p->levels[level].n;
     assert(!p->o.max_priority || all == q->ready_n);
     if (paged) return; /* the rest is on disk */
-    assert((bytes == p->ready_bytes || !(p->o.max_length_bytes)) && expiring <= p->expiring_n);
+    assert((bytes == p->ready_bytes || !p->o.has_max_bytes) && expiring <= p->expiring_n);
     for (uint32_t level = 0; p->o.max_priority && level <= p->o.max_priority; level++) {
         assert(levels[level] == p->levels[level].n);
         assert(!levels[level] == !(p->levels_used[level / 64] >> level % 64 & 1));

@@ -6,7 +6,7 @@
 #include "queues/queue.h"
 
 static inline bool wr_delivered_too_often(const wr_queue *q, const wr_entry *entry) {
-    return q->policy && q->policy->o.delivery_limit && entry->delivery_count > q->policy->o.delivery_limit;
+    return q->policy && q->policy->o.has_delivery_limit && entry->delivery_count > q->policy->o.delivery_limit;
 }
 
 /* What a message is in the queue of dead letters. */

@@ -52,7 +52,7 @@ void wr_policy_look_at(wr_queue_engine *e, wr_queue *q, uint64_t when) {
 bool wr_policy_too_long(const wr_queue *q) {
     const wr_policy *p = q->policy;
     return !p->o.reject_publish && q->ready_n &&
-           ((p->o.max_length && q->ready_n > p->o.max_length) || (p->o.max_length_bytes && p->ready_bytes > p->o.max_length_bytes));
+           ((p->o.has_max_length && q->ready_n > p->o.max_length) || (p->o.has_max_bytes && p->ready_bytes > p->o.max_length_bytes));
 }
 
 static void level_loses(wr_policy *p, uint32_t level, uint64_t n) {

@@ -10,6 +10,7 @@
 #include <assert.h>
 
 #define DEATHS_A_TURN 16384 /* of one queue, so that others are served meanwhile */
+#define OFFERS_MAX 64       /* rounds in which a queue above its maximum is delivered before it is cut */
 #define LOOK_AGAIN_MS 100   /* a queue whose head does not expire, but something behind it */
 
 /* ---- by the clock ---- */
@@ -38,6 +39,17 @@ static uint64_t expire_heads(wr_queue_engine *e, wr_queue *q, uint64_t now, bool
 
 static uint64_t shorten(wr_queue_engine *e, wr_queue *q, bool *any) {
     uint64_t budget = DEATHS_A_TURN, sequence;
+    if (!wr_policy_too_long(q)) {
+        q->policy->offered = 0;
+        return UINT64_MAX;
+    }
+    /* What somebody waits for is no length: it is delivered first, over several rounds. */
+    if (q->policy->offered < OFFERS_MAX && wr_queue_would_deliver(e, q)) {
+        q->policy->offered++;
+        wr_queue_wake(e, q);
+        return 0;
+    }
+    q->policy->offered = 0;
     while (wr_policy_too_long(q)) {
         if (!budget--) return 0;
         wr_entry *entry = wr_queue_least(q, &sequence);
@@ -84,8 +96,8 @@ uint64_t wr_policy_sleep_ns(const wr_queue_engine *e, uint64_t most) {
 
 static bool full(const wr_queue *q, uint32_t length) {
     const wr_policy *p = q->policy;
-    return p->o.reject_publish && ((p->o.max_length && q->ready_n >= p->o.max_length) ||
-                                   (p->o.max_length_bytes && p->ready_bytes + length > p->o.max_length_bytes));
+    return p->o.reject_publish && ((p->o.has_max_length && q->ready_n >= p->o.max_length) ||
+                                   (p->o.has_max_bytes && p->ready_bytes + length > p->o.max_length_bytes));
 }
 
 wr_admission wr_policy_admit(wr_queue_engine *e, wr_queue *q, const uint8_t *key, uint64_t published, uint32_t length) {

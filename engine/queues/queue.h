@@ -227,8 +227,10 @@ _Static_assert(WR_LEVELS == 256, "a priority fills its byte, so every one is rig
 #define WR_KEYS_MAX (1u << 18) /* of one queue in memory; beyond it the oldest are forgotten before their time */
 
 typedef struct {
-    uint64_t message_ttl_ms, max_length, max_length_bytes, deduplication_ms; /* 0: none */
-    uint32_t delivery_limit;                                                  /* 0: none */
+    uint64_t message_ttl_ms, deduplication_ms; /* 0: none */
+    uint64_t max_length, max_length_bytes;     /* that hold: 0 may be meant */
+    uint32_t delivery_limit;                   /* that holds */
+    bool has_max_length, has_max_bytes, has_delivery_limit;
     uint32_t dead_letters;                                                    /* queue id, 0: what dies is dropped */
     uint32_t max_priority;
     bool reject_publish, single_active;
@@ -250,6 +252,7 @@ typedef struct {
 typedef struct wr_policy {
     wr_policy_options o;
     bool timed;
+    uint32_t offered; /* rounds since it was found too long, in which somebody waited for messages */
     uint64_t expiring_n, ready_bytes, delayed_n, dying_n;
     uint64_t returned_n; /* DELAYED rows with WR_ENTRY_RETURNED */
     uint64_t expired_n, dropped_n, dead_lettered_n, refused_n, duplicates_n;

@@ -9,6 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+import warren
 from warren.workers.amqp import users_file
 
 from support.gateway_node import GatewayNode
@@ -348,6 +349,15 @@ def test_names_of_other_vhosts_are_their_own(gateway: GatewayNode, channel: Bloc
         one.basic_publish("amq.topic", "a.b", b"there")
         one.basic_publish("", queue, b"too")
         assert _all(one, queue) == [b"there", b"too"]
+        # a letter's own key names a queue of the vhost in which it died
+        one.queue_declare("dying", durable=True, arguments={"x-dead-letter-exchange": "", "x-max-length": 0})
+        one.queue_bind("dying", "amq.topic", queue)
+        one.basic_publish("amq.topic", queue, b"letter")
+        with warren.attach(gateway.directory) as node:
+            node.publish(b"a program's letter", exchange="@shop:amq.topic", routing_key=queue)
+        letters: list[bytes] = []
+        _until(found, lambda: len(letters.extend(_all(one, queue)) or letters) == 2)
+        assert letters == [b"letter", b"a program's letter"]
     assert _all(channel, queue) == []
 
 

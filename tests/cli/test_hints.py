@@ -124,7 +124,7 @@ SHELL = {
     "queue declare DIR kept --argument max_length=5": "`warren queue delete DIR kept` first",
     "queue declare DIR new --argument auto_delete=maybe": "it must be true or false",
     "queue declare DIR new --argument exclusive=true": "so only a program can: leave out the argument exclusive",
-    "queue declare DIR new --argument max_length=0": "it must be a whole number from 1",
+    "queue declare DIR new --argument max_length=-1": "it must be a whole number from 0",
     "queue bind DIR kept amq.headers k --argument a=[1]": "give a number, true, false, null (any value) or text",
     "queue bind DIR kept amq.headers k --argument x-match=some": "choose one of all, any",
     "exchange declare DIR amq.topic": "exists as topic, durable",

@@ -282,7 +282,7 @@ static uint32_t result_of(peer *p, uint64_t sequence) {
  * again, because a full queue first delivers what it has, counts its unknown queues once. */
 static void counted_once(void) {
     static const uint32_t full[] = {QUEUE, PLAIN, QUEUE}, seen[] = {DEAD, PLAIN, DEAD}, unknown[] = {9, QUEUE};
-    wr_policy_options options = {.max_length = 1, .reject_publish = true}, keys = {.deduplication_ms = 60000};
+    wr_policy_options options = {.has_max_length = true, .max_length = 1, .reject_publish = true}, keys = {.deduplication_ms = 60000};
     peer *peers[2];
     rig *r = served(&options, peers, 2);
     peer *a = peers[0], *b = peers[1];
@@ -329,17 +329,18 @@ int main(int argc, char **argv) {
     times();
     const wr_policy_options all[] = {
         {.message_ttl_ms = 30, .dead_letters = DEAD},
-        {.max_length = 100, .dead_letters = DEAD, .delivery_limit = 2},
-        {.max_length_bytes = 2000, .reject_publish = true, .deduplication_ms = 40, .dead_letters = DEAD, .max_priority = 255},
-        {.max_priority = 3, .max_length = 150, .delivery_limit = 1},
-        {.max_priority = 9, .max_length = 90, .message_ttl_ms = 40, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
+        {.has_max_length = true, .max_length = 100, .dead_letters = DEAD, .has_delivery_limit = true, .delivery_limit = 2},
+        {.has_max_bytes = true, .max_length_bytes = 2000, .reject_publish = true, .deduplication_ms = 40, .dead_letters = DEAD, .max_priority = 255},
+        {.has_max_length = true, .max_length = 0, .dead_letters = DEAD, .has_delivery_limit = true, .delivery_limit = 0},
+        {.max_priority = 3, .has_max_length = true, .max_length = 150, .has_delivery_limit = true, .delivery_limit = 1},
+        {.max_priority = 9, .has_max_length = true, .max_length = 90, .message_ttl_ms = 40, .has_delivery_limit = true, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
     };
     for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) {
         random_state = seed * 0x9E3779B97F4A7C15ull + i + 1;
         at_random(&all[i], true);
     }
     random_state = seed;
-    wr_policy_options plain = {.delivery_limit = 3, .dead_letters = DEAD};
+    wr_policy_options plain = {.has_delivery_limit = true, .delivery_limit = 3, .dead_letters = DEAD};
     at_random(&plain, false);
     in_order(4);
     in_order(255);

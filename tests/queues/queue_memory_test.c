@@ -41,7 +41,7 @@ static wr_queue *declare(rig *r, uint32_t id, bool durable) {
 
 static void declare_all(rig *r) {
     for (uint32_t id = 1; id <= QUEUES; id++) declare(r, id, id != TRANSIENT);
-    wr_policy_options limited = {.max_length = 20, .dead_letters = LETTERS}, keyed = {.deduplication_ms = 1000000}, levels = {.max_priority = 5};
+    wr_policy_options limited = {.has_max_length = true, .max_length = 20, .dead_letters = LETTERS}, keyed = {.deduplication_ms = 1000000}, levels = {.max_priority = 5};
     wr_policy_set(wr_queue_find(r->engine, LIMITED), &limited);
     wr_policy_set(wr_queue_find(r->engine, KEYED), &keyed);
     wr_policy_set(wr_queue_find(r->engine, LEVELS), &levels);

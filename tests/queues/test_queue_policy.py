@@ -274,6 +274,64 @@ def test_what_a_consumer_takes_does_not_count_for_the_maximum(tmp_path: Path) ->
         worker.kill()
 
 
+def test_what_somebody_waits_for_is_no_length(tmp_path: Path) -> None:
+    """Though it is more than one round delivers."""
+    queue = Queue(1, policy=QueueArguments.of("q", {"max_length": 2}))
+    node = Node(tmp_path, queues=[queue], with_store=True, delivery_slots=4096)
+    worker = start(node)
+    producer, consumer = node.peer(worker), node.peer(worker)
+    consumer.credit(1)
+    worker.turns()
+    peers = [producer, node.peer(worker), node.peer(worker)]  # a ring holds 1,024 commands
+    for peer in peers:
+        for n in range(1000):
+            peer.publish(1, b"%d" % n)
+    worker.until(lambda: all(peer.get("synced") == 1000 for peer in peers))
+    found: list[bytes] = []
+    while some := consumer.receive(worker):
+        found += [item.body for item in some]
+        worker.turns()
+    assert sorted(found) == sorted(b"%d" % (n % 1000) for n in range(3000))
+    assert counts(worker)["dropped"] == 0
+    worker.kill()
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("limit", [{"max_length": 0}, {"max_length_bytes": 0}])
+def test_a_queue_in_which_nothing_waits(tmp_path: Path, limit: dict[str, int], how: str) -> None:
+    """A consumer that waits gets what comes; else it is a dead letter, and so is what a consumer gives back."""
+    node = single(tmp_path, **limit)
+    worker = start(node)
+    producer, consumer = node.peer(worker), node.peer(worker)
+    put(worker, producer, b"nobody")
+    consumer.credit(1)
+    worker.turns()
+    put(worker, producer, b"somebody")
+    (held,) = consumer.receive(worker)
+    assert held.body == b"somebody"
+    after = again(node, worker, how)
+    if after is not worker:
+        worker = after
+    consumer.credit(1, credit=0, epoch=worker.epoch)
+    consumer.nack(1, held.sequence)
+    worker.turns()
+    assert letters(worker, node) == [(b"nobody", MAXLEN), (b"somebody", MAXLEN)]
+    assert counts(worker)["ready"] == 0
+    worker.kill()
+
+
+def test_a_queue_of_no_length_that_refuses_takes_nothing(tmp_path: Path) -> None:
+    """Also when a consumer waits, as with RabbitMQ."""
+    node = single(tmp_path, max_length=0, overflow="reject-publish")
+    worker = start(node)
+    producer, consumer = node.peer(worker), node.peer(worker)
+    consumer.credit(1)
+    worker.turns()
+    assert put(worker, producer, b"a") == [REFUSED]
+    assert not consumer.receive(worker)
+    worker.kill()
+
+
 def test_a_full_queue_refuses_and_the_others_take(tmp_path: Path) -> None:
     node = single(tmp_path, max_length=2, overflow="reject-publish")
     worker = start(node)
@@ -528,6 +586,20 @@ def test_a_message_that_comes_back_too_often_dies(tmp_path: Path, how: str) -> N
         consumer.nack(1, found.sequence)
     worker.turns()
     assert letters(worker, node) == [(b"poison", DELIVERY_LIMIT)]
+    worker.kill()
+
+
+def test_a_message_dies_at_its_first_return(tmp_path: Path) -> None:
+    node = single(tmp_path, delivery_limit=0)
+    worker = start(node)
+    put(worker, node.peer(worker), b"once")
+    consumer = node.peer(worker)
+    consumer.credit(1)
+    worker.turns()
+    (found,) = consumer.receive(worker)
+    consumer.nack(1, found.sequence)
+    worker.turns()
+    assert letters(worker, node) == [(b"once", DELIVERY_LIMIT)]
     worker.kill()
 
 

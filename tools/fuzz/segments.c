@@ -55,7 +55,7 @@ static wr_queue_engine *fresh(void) {
     wr_log_stop(e->transient_log);
     for (uint32_t id = 1; id <= QUEUES; id++) FUZZ_CHECK(wr_queue_declare(e, id, true));
     wr_policy_set(wr_queue_find(e, 2), &(wr_policy_options){.max_priority = 5, .message_ttl_ms = 1000, .dead_letters = DEAD});
-    wr_policy_set(wr_queue_find(e, 3), &(wr_policy_options){.max_length = 3, .deduplication_ms = 1000, .dead_letters = DEAD});
+    wr_policy_set(wr_queue_find(e, 3), &(wr_policy_options){.has_max_length = true, .max_length = 3, .deduplication_ms = 1000, .dead_letters = DEAD});
     return e;
 }
 

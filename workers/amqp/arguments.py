@@ -279,8 +279,6 @@ def _of_queue(vhost: str, checked: Mapping[str, Any], what: str) -> dict[str, An
         made["expires"] = checked["x-expires"] / 1000
     for argument, own in (("x-max-length", "max_length"), ("x-max-length-bytes", "max_length_bytes")):
         if argument in checked:
-            if not checked[argument]:
-                raise ChannelFault(540, f"{argument} 0 is not supported by this server: give 1 or more ({what})")
             made[own] = checked[argument]
     overflow = checked.get("x-overflow", "drop-head")
     if overflow != "drop-head" and ("max_length" in made or "max_length_bytes" in made):
@@ -293,17 +291,9 @@ def _of_queue(vhost: str, checked: Mapping[str, Any], what: str) -> dict[str, An
         key = checked.get("x-dead-letter-routing-key")
         if key is not None:
             made["dead_letter_routing_key"] = key if exchange else engine_name(vhost, key)
-        elif not exchange and vhost != "/":
-            raise ChannelFault(
-                540,
-                "x-dead-letter-exchange '' without x-dead-letter-routing-key is supported in vhost '/' alone: name the "
-                f"queue as x-dead-letter-routing-key ({what})",
-            )
     if checked.get("x-max-priority"):
         made["max_priority"] = min(checked["x-max-priority"], PRIORITY_MAX)
     if checked.get("x-delivery-limit", -1) >= 0:  # below 0: none
-        if not checked["x-delivery-limit"]:
-            raise ChannelFault(540, f"x-delivery-limit 0 is not supported by this server: give 1 or more ({what})")
         made["delivery_limit"] = min(checked["x-delivery-limit"], 65535)
     if checked.get("x-single-active-consumer"):
         made["single_active_consumer"] = True

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from warren.engine import _core
-from warren.engine.amqp.names import amqp_name, node_name
+from warren.engine.amqp.names import DEFAULT_VHOST, amqp_name, node_name
 from warren.engine.catalog import amqp_metadata
 
 #: headers with more routing keys
@@ -54,6 +54,14 @@ def routing_keys(letter: Letter, exchange: str, chosen: str | None) -> list[str]
     if chosen is not None:
         return [chosen]
     return letter.keys if exchange else [node_name(letter.vhost, key) for key in letter.keys]
+
+
+def own_key(origin: str, came_by: str, key: str, exchange: str) -> str:
+    """The key of a letter that did not come by AMQP: it is its own; only the default exchange takes one that named no
+    queue before as the name of a queue of the same vhost.
+    """
+    vhost = amqp_name(origin)[0]
+    return node_name(vhost, key) if came_by and not exchange and vhost != DEFAULT_VHOST else key
 
 
 def said_key(exchange: str, key: str) -> str:

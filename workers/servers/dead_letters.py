@@ -396,7 +396,7 @@ class Forwarder(threading.Thread):
         exchange, chosen, now_s = policy.dead_letter_exchange or "", policy.dead_letter_routing_key, int(time.time())
         if told.amqp is None:
             headers = with_death(told.headers, origin, reason, told.exchange, [told.routing_key], now_s, cause)
-            key = told.routing_key if chosen is None else chosen
+            key = amqp_deaths.own_key(origin, told.exchange, told.routing_key, exchange) if chosen is None else chosen
             return _Died(exchange, key, [key], headers, told)
         found = amqp_deaths.letter_of(told.amqp, told.exchange, told.routing_key, origin)
         headers = with_death(found.headers, found.queue, reason, found.exchange, found.keys, now_s, cause)
