@@ -1356,8 +1356,8 @@ class QueueEngine:
         single_active: bool = False,
         refused_die: bool = False,
     ) -> None:
-        """What the queue is declared to do; once, while it is empty. 0, and None of a limit: none. `dead_letters`: id of
-        their queue.
+        """What the queue is declared to do; once, while it is empty. 0, and None of a limit: none. `dead_letters`: id
+        of their queue.
         """
 
     def set_ack_timeout(self, queue: int, ms: int, /) -> None:
