@@ -164,6 +164,7 @@ static uint32_t class_of_path(const char *path) {
     if (!strncmp(rest, "/topics/compacted", 17)) return CLASS_COMPACTED;
     if (!strncmp(rest, "/topics", 7)) return CLASS_TOPICS;
     if (strncmp(rest, "/queues", 7) != 0) return contains(rest, ".sock") ? CLASS_SOCKET : CLASS_META;
+    if (contains(rest, "/large")) return CLASS_LARGE;
     return contains(rest, "/segments") ? CLASS_PAGES : CLASS_JOURNAL;
 }
 

@@ -28,8 +28,8 @@ CALLS = (
     "pidfd", "wait",
 )  # fmt: skip
 CLASSES = (
-    "journal", "pages", "store", "topics", "compacted", "meta", "log", "shm", "sysv", "mq", "socket", "process",
-    "memory", "other",
+    "journal", "pages", "large", "store", "topics", "compacted", "meta", "log", "shm", "sysv", "mq", "socket",
+    "process", "memory", "other",
 )  # fmt: skip
 SHORT = "short"
 CONTROL_VARIABLE, ROLE_VARIABLE = "WARREN_FAULT_CONTROL", "WARREN_FAULT_ROLE"

@@ -46,9 +46,10 @@ FANNED = ("fan-a", "fan-b")
 #: is only emptied at the end of a session: it grows, is flushed, and is read from disk
 PILE = "pile"
 SOFT = "soft"
+GIANT = "giant"  #: messages that are too large for shared memory
 TOPIC, TOPIC_QUEUES = "flights", 2
-TAKEN = ("small", "large", SOFT, *FANNED)
-DURABLE = ("small", "large", PILE, *FANNED)
+TAKEN = ("small", "large", SOFT, GIANT, *FANNED)
+DURABLE = ("small", "large", PILE, GIANT, *FANNED)
 PUBLISHED_AT_MOST = 10_000  #: messages of one client
 TIMEOUT_S = 1.0
 #: of a call beyond its timeout, on a machine that others load
@@ -322,6 +323,7 @@ class Client:
             lambda: self.put(PILE, 70, (300, 3800)),
             lambda: self.fan(6),
             lambda: self.put(SOFT, 6, (200, 6000)),
+            lambda: self.put(GIANT, 2, (260_000, 390_000)),
             lambda: self.put_each("small", 3, (500, 4500)),
             lambda: self.append(40, (100, 1200), "synced"),
             lambda: self.append(3, (9000, 20_000), "written"),
@@ -330,7 +332,7 @@ class Client:
             lambda: halves.play(self, ERRORS_MAX),
         ]
         self.rng.shuffle(steps)
-        steps += [functools.partial(self.take, name, 30, back=True) for name in ("small", "large", SOFT)]
+        steps += [functools.partial(self.take, name, 30, back=True) for name in ("small", "large", SOFT, GIANT)]
         steps += [self._come_and_go, functools.partial(self.take, "fan-a", 10, back=False)]
         for step in steps:
             step()
@@ -359,6 +361,7 @@ class Client:
             functools.partial(self.put, "small", 3, (100, 5000)),
             functools.partial(self.fan, 2),
             functools.partial(self.put, SOFT, 2, (100, 5000)),
+            functools.partial(self.put, GIANT, 1, (270_000,)),
             functools.partial(self.append, 3, (100, 5000), "synced"),
             functools.partial(self.look_at_topic, ends),
             functools.partial(halves.opened, self, answers=True),
