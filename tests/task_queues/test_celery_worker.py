@@ -71,8 +71,21 @@ def test_canvas(app: Any, worker: Worker) -> None:
     members.delete()
     assert app.GroupResult.restore(members.id) is None
     assert chord([add(n, n) for n in range(20)], app=app)(total).get(timeout=WAIT_S) == 380
+    alone = lambda x, y: add(x, y).set(immutable=True)  # noqa: E731
+    inner = chain(alone(1, 200), group(alone(1, 1000), alone(1, 2000)))  # it ends in a group: with the other 3 parts
+    nested = chain(alone(1, 0), group(alone(1, 100), inner), alone(1, 10), app=app)
+    assert nested.delay().get(timeout=WAIT_S) == 11
     with pytest.raises(Exception, match="broken part"):
         chord([add(1, 1), named(app, "fail", "broken part")], app=app)(total).get(timeout=WAIT_S)
+
+
+def test_each_task_that_ends_a_member_of_a_chord_is_a_part(app: Any) -> None:
+    """Else the chord is joined before they have ended, and a pool of one process waits for itself."""
+    one, two, three = (app.AsyncResult(name) for name in ("one", "two", "three"))
+    saved = app.GroupResult("outer", [one, app.GroupResult("inner", [two, three])])
+    saved.save()
+    assert app.backend._size_of("outer") == (3, 2)
+    saved.delete()
 
 
 def test_a_result_is_forgotten_and_another_one_is_not(app: Any, worker: Worker) -> None:

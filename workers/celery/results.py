@@ -200,18 +200,22 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         """A part of a chord has ended; the last one calls the body."""
         if not request.group:
             return
-        size = request.chord.get("chord_size") or self._size_of(request.group)
+        said = request.chord.get("chord_size")
+        size, members = (said, said) if said else self._size_of(request.group)
         if not size or self._is_last(_named(self.get_key_for_chord(request.group)), str(request.id), size):
-            self._part.size = size
+            self._part.members = members
             super().on_chord_part_return(request, state, result, **named)
 
-    def _size_of(self, group: str) -> int:
-        """How many parts a chord has that was saved as a group; 0 if it is not there. It is looked up once."""
-        size: int = self._sizes.get(group, 0)
-        if not size:
+    def _size_of(self, group: str) -> tuple[int, int]:
+        """How many parts a chord has that was saved as a group, and how many members the group; 0 if it is not there. A
+        member that is a group itself has its own members as parts. It is looked up once.
+        """
+        size: tuple[int, int] = self._sizes.get(group, (0, 0))
+        if not size[0]:
             saved = self.get(self.get_key_for_group(group))
             if saved:
-                size = self._sizes[group] = len(self.decode(saved)["result"][1])
+                members = self.decode(saved)["result"][1]
+                size = self._sizes[group] = sum(map(_parts, members)), len(members)
         return size
 
     def _is_last(self, key: str, part: str, size: int) -> bool:
@@ -240,10 +244,16 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def incr(self, key: bytes | str) -> int:
         """Only the last part of a chord comes here."""
-        return int(self._part.size)
+        return int(self._part.members)
 
     def expire(self, key: bytes | str, value: float) -> None:
         """All that is kept goes after `result_expires`."""
+
+
+def _parts(result: Any) -> int:
+    """How many tasks end a result, as it is saved: [[id, parent], members of a group or nothing]."""
+    _own, members = result
+    return 1 if members is None else sum(map(_parts, members))
 
 
 def _named(key: bytes | str) -> str:
