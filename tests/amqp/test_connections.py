@@ -19,13 +19,15 @@ import pika.exceptions
 import psutil
 import pytest
 
+from warren.engine import _core
 from warren.engine.amqp import spec
 from warren.engine.errors import Error
 from warren.workers.amqp import connection as connections
-from warren.workers.amqp import handshake, passwords, users_file
+from warren.workers.amqp import handshake, login, passwords, users_file
+from warren.workers.amqp.peers import Peer
 from warren.workers.process.control import ControlClient
 
-from amqp_diff.wire import HELLO, Wire, method
+from amqp_diff.wire import HELLO, Wire, frame, header, method
 from support import command_line
 from support.gateway_node import GatewayNode
 from support.waiting import wait_until
@@ -178,6 +180,37 @@ def _wire_of(sock: socket.socket) -> Wire:
 
 
 # ---- heartbeats, and peers that are not there ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [1 << 31, -1, 1.5, True, None, [], {}, b"\xff", ""])
+@pytest.mark.parametrize("name", ["LOGIN", "PASSWORD"])
+def test_credentials_of_any_type_are_read_or_refused(name: str, value: Any) -> None:
+    """Who has not logged in costs nothing: no error that nobody expected, and no memory of the size of a number."""
+    given = {"LOGIN": "guest", "PASSWORD": "guest", name: value}
+    found = login.credentials("AMQPLAIN", _core.amqp_table_bytes(given)[4:], Peer("a test"))
+    if isinstance(value, str) or (isinstance(value, bytes) and name == "PASSWORD"):
+        assert found is not None
+        assert found.password == (b"guest" if name == "LOGIN" else value or b"")
+    else:
+        assert found is None
+
+
+def test_what_was_begun_goes_with_its_connection(connect: Connect, gateway: GatewayNode) -> None:
+    """At once, not when Python looks for garbage next."""
+    process, size, count = psutil.Process(gateway.ask()["pid"]), 15 << 20, 8
+    before = process.memory_info().rss
+    wires = [connect() for _ in range(count)]
+    for wire in wires:
+        wire.opened()
+        lane = wire.channel()
+        lane.send("basic.publish", exchange="", routing_key="nowhere")
+        wire.raw(header(1, size + 1, {}))
+        piece = frame(3, 1, bytes(120_000))
+        wire.raw(piece * (size // 120_000))
+    wait_until(lambda: process.memory_info().rss > before + count * size * 0.8, 60, what="the memory of the bodies")
+    for wire in wires:
+        wire.shut()
+    wait_until(lambda: process.memory_info().rss < before + size * 2, 30, what="the end of that memory")
 
 
 def test_a_silent_peer_is_ended_after_two_heartbeats(connect: Connect, gateway: GatewayNode) -> None:

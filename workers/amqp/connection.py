@@ -240,6 +240,9 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(fault)
         except Silence as silence:
             self.fall_silent(str(silence))
+        except Exception:
+            log.critical("connection %s: what it sent cannot be handled", self.peer.name, exc_info=True)
+            self.abort("an internal error")
 
     def _deaf(self) -> bool:
         """What comes is not looked at any more."""
@@ -558,6 +561,7 @@ class Connection(asyncio.BufferedProtocol):
     def _ended(self) -> None:
         """Nothing is said or heard any more; what channels were asked before they still do."""
         self.over, self.blocked = True, False
+        self._reader = None  # and with it what has come of messages: this connection and its channels hold each other
         self._open_no_more()
         self._out.clear()
         self._wake_writers()

@@ -45,13 +45,15 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials | No
         if mechanism == "AMQPLAIN":
             table = amqp_table(len(response).to_bytes(4, "big") + response)
             name, password = (table[key] for key in ("LOGIN", "PASSWORD"))
+            if not (isinstance(name, str | bytes) and isinstance(password, str | bytes)):
+                return None
         else:
             authorised, name, password = response.split(b"\0")
             if authorised:  # to be somebody else is not offered
                 return None
         name = name if isinstance(name, str) else name.decode()
-        return Credentials(name, password.encode() if isinstance(password, str) else bytes(password))
-    except (UsageError, ValueError, KeyError, TypeError):
+        return Credentials(name, password.encode() if isinstance(password, str) else password)
+    except (UsageError, ValueError, KeyError):
         return None
 
 
