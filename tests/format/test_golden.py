@@ -6,6 +6,7 @@ To make the file of a new version: python tests/format/test_golden.py
 """
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -50,6 +51,8 @@ from warren.engine.queues import segment_stamp, terms
 from warren.engine.queues.flush import ROW
 from warren.engine.queues.folder import Folder
 
+from support import large_file
+
 FOLDER = Path(__file__).parent / "golden"
 V1 = FOLDER / "v1.jnl"
 V1_SHA256 = "4bb26a363c715a18302263ecc4fb41a2d67136e98b0657f0a7d7736596df580e"
@@ -67,6 +70,8 @@ TERMS_V1 = FOLDER / "terms-v1"
 TERMS_V1_SHA256 = "87362e308032c85129999c9041c89a4c97f9bed3ae667c15da3d35603600bc4d"
 QUEUE_TERMS_V1 = FOLDER / "queue-terms-v1"
 QUEUE_TERMS_V1_SHA256 = "e97f14ca3d932f7f7f3ddc5195d04bde961585990f7172bd7997119b6783d47a"
+LARGE_V1 = FOLDER / "large-v1"
+LARGE_V1_SHA256 = "da72854f832c32f5b1ee75dea6bd6d61e0a135fb66207482333e68258a23f13c"
 CREATED_NS = 1_700_000_000_000_000_000
 
 
@@ -465,6 +470,34 @@ def test_terms_of_a_moved_queue_of_version_1_are_written_and_read_as_ever(tmp_pa
     assert terms.read_queue_terms(folder, 7) == QUEUE_TERMS
 
 
+LARGE_ID = bytes(range(200, 216))
+
+
+def test_the_file_of_a_large_message_of_version_1_is_written_and_read_as_ever(tmp_path: Path) -> None:
+    """What a client writes: tests/queues/test_large_messages.py."""
+    content = LARGE_V1.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == LARGE_V1_SHA256
+    body = bytes(range(256)) * 4
+    assert large_file.built(PLACE["node_id"], LARGE_ID, b"metadata", body) == content
+    path = tmp_path / LARGE_ID.hex()
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+
+        def found(changed: bytes = content, node: int = PLACE["node_id"]) -> tuple[int, int, str]:
+            path.write_bytes(changed)
+            return _core.large_check(folder, node, LARGE_ID)
+
+        assert found() == (len(b"metadata" + body), len(b"metadata"), "")
+        assert found(node=7)[2] == "node"
+        assert found(content[:-1])[2] == "size"
+        for at in range(len(content)):
+            changed = bytearray(content)
+            changed[at] ^= 4
+            assert found(bytes(changed))[2] in ("magic", "version", "size", "crc", "node", "message"), at
+    finally:
+        os.close(folder)
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     CATALOG_V1.write_bytes(build_catalog().encode())
@@ -479,5 +512,6 @@ if __name__ == "__main__":
     FILES_V1.write_bytes(build_files())
     TERMS_V1.write_bytes(terms.encode(TERMS))
     QUEUE_TERMS_V1.write_bytes(terms.encode(QUEUE_TERMS))
-    for path in (V1, LIST_V1, TIMED_V1, INDEX_V1, FILES_V1, TERMS_V1, QUEUE_TERMS_V1):
+    LARGE_V1.write_bytes(large_file.built(PLACE["node_id"], LARGE_ID, b"metadata", bytes(range(256)) * 4))
+    for path in (V1, LARGE_V1, LIST_V1, TIMED_V1, INDEX_V1, FILES_V1, TERMS_V1, QUEUE_TERMS_V1):
         sys.stdout.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path.name}\n")

@@ -22,6 +22,7 @@ import warren
 import warren.aio
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import CorruptRecord
+from warren.engine.kernel.formats import LARGE_HEADER
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.large_files import ids_in
 from warren.workers.cli.check import Checked, verify
@@ -29,6 +30,7 @@ from warren.workers.client.client import Client
 from warren.workers.faces.row_columns import Rows
 from warren.workers.faces.row_publish import put_rows
 
+from support import large_file
 from support.real_node import RealNode, frozen
 from support.small_disk import Disk
 from support.waiting import wait_until
@@ -141,6 +143,9 @@ def test_one_file_for_queues_of_two_workers(real: RealNode, node: warren.Node) -
     assert [len(ids) for ids in there] == [1, 1]
     found = [Folder.of(real.directory, worker).large / there[0][0].hex() for worker in (0, 1)]
     assert found[0].samefile(found[1])
+    content, size = found[0].read_bytes(), LARGE_HEADER.size
+    meta = content[size : size + LARGE_HEADER.unpack(content, "meta_length")]
+    assert content == large_file.built(NodeDirectory(real.directory).read().node_id, there[0][0], meta, body(5))
     assert found[0].stat().st_nlink == 2
     for name in names:
         message = node.queue(name).get(timeout=30)
