@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+import warren
 from warren.engine.errors import CorruptRecord, NodeNotRunning, StoreError, UsageError
 from warren.engine.topics.formats import CONSUME_QUEUE_UNIT
 from warren.workers.spark.files import queues
@@ -128,6 +129,22 @@ def test_what_the_queues_hold(directory: Path) -> None:
     assert entries
     gone = {(row["queue"], row["sequence"]) for row in entries} - {(row["queue"], row["sequence"]) for row in found}
     assert all(sequence < written.SMALL_ACKED for _queue, sequence in gone)  # their acks are in the journal
+
+
+def test_where_bodies_lie(tmp_path: Path) -> None:
+    """In a file of the worker's, in the store, or each in a file of its own."""
+    directory, sizes = tmp_path / "node", {"small": 100, "stored": 8000, "large": 300_000}
+    settings = {"workers": 1, "file_bytes": 1 << 18, "arena_bytes": 1 << 17, "message_bytes_max": 1 << 20}
+    with RealNode(directory, **settings), warren.attach(directory) as node:
+        for name, size in sizes.items():
+            node.queue(name).put(bytes(size))
+    found = {row["queue_name"]: row for row in rows(directory, "messages")}
+    assert {name: (row["in_store"], row["body_file"] is None) for name, row in found.items()} == {
+        "small": (False, False),
+        "stored": (True, True),
+        "large": (False, True),
+    }
+    assert (directory / "queues/worker-0/large" / found["large"]["id"].hex()).exists()
 
 
 def test_what_the_store_holds(directory: Path) -> None:

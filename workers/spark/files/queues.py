@@ -162,8 +162,7 @@ class EntryReader(PartReader):
             "queue_name": schema.repeated(self._names.get(queue), n),
             "sequence": schema.longs(sequence),
             "in_store": lambda: pa.array(entries["location"] == _IN_STORE),
-            "body_file": schema.longs(entries["file"]),
-            "body_position": schema.longs(entries["offset"]),
+            **_place(entries["location"], entries),
             "frame_bytes": schema.ints(entries["frame_length"]),
             "body_bytes": schema.ints(entries["body_length"]),
             "delivery_count": schema.ints(entries["delivery_count"]),
@@ -173,6 +172,15 @@ class EntryReader(PartReader):
             "due": schema.times(_possible(entries["due"]), zero_is_none=True),
         }
         return schema.batch(self.wanted, n, makers)
+
+
+def _place(where: NDArray[Any], rows: NDArray[np.void]) -> dict[str, schema.Maker]:
+    """Where bodies lie; null: in no file of the worker's, but in the store, or each in a file of its own."""
+    elsewhere = where >= _IN_STORE
+    return {
+        "body_file": lambda: pa.array(rows["file"].astype(np.int64), mask=elsewhere),
+        "body_position": lambda: pa.array(rows["offset"].astype(np.int64), mask=elsewhere),
+    }
 
 
 def _possible(milliseconds: NDArray[Any]) -> NDArray[Any]:
@@ -248,8 +256,7 @@ class MessageReader(PartReader):
             "queue_name": schema.repeated(name, n),
             "sequence": schema.longs(rows["sequence"]),
             "in_store": lambda: pa.array(rows["where"] == _IN_STORE),
-            "body_file": schema.longs(rows["file"]),
-            "body_position": schema.longs(rows["offset"]),
+            **_place(rows["where"], rows),
             "frame_bytes": schema.ints(rows["frame_length"]),
             "body_bytes": schema.ints(rows["body_length"]),
         }
