@@ -109,6 +109,30 @@ def test_a_client_that_cannot_hear_it_is_told_nothing(connect: Connect, gateway:
     assert found.body == b"x"
 
 
+def test_a_client_that_dies_while_its_commit_waits(connect: Connect, gateway: GatewayNode) -> None:
+    """What it had acked returns, as nothing was committed."""
+    wire, other = connect(), connect()
+    for one in (wire, other):
+        one.opened()
+    lane, witness = wire.channel(), other.channel()
+    witness.call("queue.declare", queue="committed")
+    lane.publish("committed", "job")
+    lane.call("basic.get", queue="committed")
+    lane.call("tx.select")
+    lane.publish("committed", "result")
+    lane.send("basic.ack", delivery=1)
+    lane.alive()
+    with alarm(gateway):
+        lane.send("tx.commit")
+        assert wire.wait(1, ["tx.commit-ok"], 0.5) is None
+        wire.shut()
+        wait_until(lambda: len(gateway.connections()) == 1, what="the end of the connection")
+        found = witness.call("basic.get", queue="committed", no_ack=True)
+        assert (found.body, found["redelivered"]) == (b"job", True)
+        assert witness.call("basic.get", queue="committed", no_ack=True).name == "basic.get-empty"
+    assert witness.call("queue.delete", queue="committed")["messages"] == 0
+
+
 def test_messages_that_are_begun_stop_growing(connect: Connect, gateway: GatewayNode) -> None:
     """Else many of them, never ended, would take memory while the node is short of it."""
     wire = connect()

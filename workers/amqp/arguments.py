@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from warren.engine.catalog.arguments import OVERFLOWS, PRIORITY_MAX
+from warren.engine.catalog.arguments import PRIORITY_MAX
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.exchanges import X_MATCH, ExchangeDeclaration
 from warren.engine.catalog.topics import TopicDeclaration
@@ -232,7 +232,7 @@ def type_of_queue(arguments: Mapping[str, Any], what: str) -> str:
 def queue_wanted(
     vhost: str, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Mapping[str, Any]
 ) -> QueueWanted:
-    """What a queue.declare asks for. Raises ChannelFault 406 as RabbitMQ does, 540 for what the engine cannot do."""
+    """What a queue.declare asks for. Raises ChannelFault 406 as RabbitMQ does."""
     what = described("queue", name, vhost)
     checked: dict[str, Any] = {}
     for argument, value in arguments.items():
@@ -259,7 +259,7 @@ def queue_wanted(
         ):
             if wrong:
                 raise ChannelFault(406, f"invalid property '{said}' for {what}")
-    made = _of_stream(checked) if kind == STREAM else _of_queue(vhost, checked, what)
+    made = _of_stream(checked) if kind == STREAM else _of_queue(vhost, checked)
     if exclusive:
         made["exclusive"] = True
     if auto_delete:
@@ -271,7 +271,7 @@ def queue_wanted(
     )
 
 
-def _of_queue(vhost: str, checked: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _of_queue(vhost: str, checked: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if "x-message-ttl" in checked:
         made["message_ttl"] = max(1, checked["x-message-ttl"]) / 1000
@@ -282,8 +282,6 @@ def _of_queue(vhost: str, checked: Mapping[str, Any], what: str) -> dict[str, An
             made[own] = checked[argument]
     overflow = checked.get("x-overflow", "drop-head")
     if overflow != "drop-head" and ("max_length" in made or "max_length_bytes" in made):
-        if overflow not in OVERFLOWS:
-            raise ChannelFault(540, f"x-overflow {overflow} is not supported by this server ({what})")
         made["overflow"] = overflow
     if "x-dead-letter-exchange" in checked:
         exchange = checked["x-dead-letter-exchange"]

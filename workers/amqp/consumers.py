@@ -84,7 +84,8 @@ class Consumer:
         connection, other = channel.connection, channel.taps.other(self.queue)
         if self.tap.counts_deliveries:
             for tag, delivery in enumerate(deliveries, first):
-                exchange, key, properties = told_by(delivery, other, counted=True)
+                counted = delivery.delivery_count > 0  # as RabbitMQ: a consumer's first has none, a get's says 0
+                exchange, key, properties = told_by(delivery, other, counted)
                 arguments = (self.tag, tag, delivery.redelivered, exchange, key)
                 connection.send(
                     _core.amqp_content(

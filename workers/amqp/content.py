@@ -37,9 +37,7 @@ def teller(queue: str) -> Callable[[bytes | None], Told]:
 
 
 def told_by(delivery: Delivery, other: Callable[[bytes | None], Told], counted: bool = False) -> Told:
-    """Exchange, routing key and properties of one message; `counted`: with the header x-delivery-count, as consumers of
-    quorum queues get it.
-    """
+    """Exchange, routing key and properties of one message; `counted`: x-delivery-count is one of its headers."""
     exchange, key, properties = _told_by(delivery, other)
     if counted:
         properties = amqp_metadata.with_more(properties, {DELIVERY_COUNT: Int64(delivery.delivery_count)}, {})

@@ -128,14 +128,19 @@ class Publisher:
         finally:
             self._kept = None
 
-    async def confirmed(self, confirm: _core.Confirm[Any]) -> None:
-        """Wait for a confirm of `waited_for`. Raises ConnectionFault: it will not come."""
+    async def confirmed(self, confirm: _core.Confirm[Any]) -> bool:
+        """Wait for a confirm of `waited_for`; False: a full queue refused something. Raises ConnectionFault: it will
+        not come.
+        """
         try:
             await self.loop.confirmed(confirm, None)
-        except (QueueFull, QueueNotFound, TopicNotFound):
-            return  # as RabbitMQ: a transaction does not hear of that
+        except QueueFull:
+            return False
+        except (QueueNotFound, TopicNotFound):
+            return True  # as RabbitMQ: a transaction does not hear of that
         except Error as error:
             raise ConnectionFault(541, f"not everything was committed: {error}") from None
+        return True
 
     # -- publishing ---------------------------------------------------------------------------------------------
 

@@ -64,17 +64,17 @@ class Transaction:
         self._settled.append(_Settled(taken, ack, requeue))
 
     async def commit(self) -> None:
-        """Publish and settle what was kept."""
+        """Publish and settle what was kept. Raises ChannelFault 406: a queue refused some, none is settled."""
         published, self._published, self._bytes = self._published, [], 0
-        settled, self._settled = self._settled, []
         publisher = self._channel.publisher
         with publisher.waited_for() as confirms:
             for one in published:
                 under_way = publisher.publish(*one)
                 if under_way is not None:
                     await under_way
-        for confirm in confirms:
-            await publisher.confirmed(confirm)
+        if False in [await publisher.confirmed(confirm) for confirm in confirms]:
+            raise ChannelFault(406, "partial tx completion")
+        settled, self._settled = self._settled, []  # not before: the channel may end meanwhile
         for part in settled:
             self._channel.done(part.taken, part.ack, part.requeue)
         await asyncio.sleep(0)  # acks of this turn are submitted
