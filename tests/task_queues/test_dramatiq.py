@@ -120,6 +120,20 @@ def test_priorities_are_those_of_the_queue(broker: WarrenBroker, name: str) -> N
         worker.stop()
 
 
+def test_a_broker_that_is_closed_leaves_others_of_its_process_alone(broker: WarrenBroker, name: str) -> None:
+    @dramatiq.actor(queue_name=name)
+    def note() -> None: ...
+
+    (backend,) = [entry.backend for entry in broker.middleware if isinstance(entry, Results)]
+    note.send()
+    assert backend.kept.newest("none") is None
+    WarrenBroker(f"warren:///{broker.place.directory}").close()  # the client of both
+    note.send()
+    assert backend.kept.newest("none") is None
+    assert broker.queue(name).depth() == 2
+    broker.flush(name)
+
+
 def test_what_is_wrong_is_said(broker: WarrenBroker, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_priority must be 1 to 255"):
         WarrenBroker("warren:///data", max_priority=256)

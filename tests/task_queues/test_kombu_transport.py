@@ -6,6 +6,7 @@ Method: connections of kombu to a node of the module; each test has queues of it
 import contextlib
 import os
 import select
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,9 @@ from kombu.exceptions import OperationalError
 
 import warren
 import warren.celery
-from warren.engine.errors import PeerLost, UsageError
+from warren.engine.errors import AckTimedOut, PeerLost, PreconditionFailed, QueueNotFound, UsageError
 from warren.workers.celery.place import Place
+from warren.workers.faces.node import Node
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -199,6 +201,105 @@ def test_a_child_of_fork_uses_nothing_of_its_parent(connection: Any, name: str) 
             message.ack()
     assert [message.payload for message in got] == ["held", "of the child"]
     connection.default_channel.queue_delete(name)
+
+
+def test_a_child_of_fork_waits_for_no_lock_that_its_parent_held(connection: Any, name: str) -> None:
+    with Consumer(connection, [Queue(name)], callbacks=[]):
+        inbox = connection.connection.inbox
+        with inbox._fd_lock:  # as the waiting thread has it while it rings
+            child = os.fork()
+            if not child:
+                threading.Timer(30, os._exit, (1,)).start()
+                inbox.ring()
+                connection.close()
+                inbox.__del__()
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    connection.default_channel.queue_delete(name)
+
+
+def test_without_a_prefetch_as_much_is_held_as_there_is(connection: Any, name: str, node: warren.Node) -> None:
+    queue, got = Queue(name, durable=False), []
+    count = 2500
+    node.queue(name, durable=False).put_many([b"1"] * count)
+    with Consumer(connection, [queue], on_message=got.append, accept=None):
+        while len(got) < count:
+            connection.drain_events(timeout=30)
+        connection.default_channel.basic_ack(got[-1].delivery_tag, multiple=True)
+        wait_until(lambda: node.queue(name, create=False).stats()["unacked"] == 0)
+    connection.default_channel.queue_delete(name)
+
+
+def test_a_queue_is_deleted_on_conditions_that_are_true_when_it_goes(
+    connection: Any, name: str, node: warren.Node
+) -> None:
+    channel, queue = connection.default_channel, Queue(name)
+    publish(connection, queue, 1, 2)
+    with pytest.raises(PreconditionFailed):
+        channel.queue_delete(name, if_empty=True)
+    with (
+        Consumer(connection, [queue], prefetch_count=1, callbacks=[lambda *_: None]),
+        pytest.raises(PreconditionFailed),
+    ):
+        channel.queue_delete(name, if_unused=True)
+    assert channel.queue_delete(name, if_unused=True) == 2
+    assert channel.queue_delete(name) == 0  # it is not there
+    channel.exchange_delete(name)
+    with pytest.raises(UsageError, match="exclusive"):
+        channel.basic_consume(name, exclusive=True)
+
+
+def test_an_exclusive_queue_is_every_channels_of_its_connection(connection: Any, name: str) -> None:
+    one, other, got = connection.channel(), connection.channel(), []
+    one.queue_declare(name, exclusive=True)
+    exchange = Exchange(f"{name}-x", "fanout", durable=False)
+    exchange(other).declare()
+    other.queue_bind(name, exchange.name)
+    Producer(other).publish(1, exchange=exchange)
+    assert other.queue_declare(name, passive=True).message_count == 1
+    other.basic_consume(name, no_ack=True, callback=got.append)
+    wait_until(lambda: drained(connection, 0.05) or got)
+    with Connection(connection.hostname) as stranger, pytest.raises(UsageError, match="exclusive"):
+        stranger.channel().queue_purge(name)
+    assert other.queue_delete(name) == 0
+    one.queue_declare(name)  # another one, for everybody
+    with Connection(connection.hostname) as stranger:
+        assert stranger.channel().queue_purge(name) == 0
+    exchange(one).delete()
+    one.queue_delete(name)
+
+
+def test_one_ack_that_comes_too_late_does_not_keep_the_others_from_being_acked(
+    connection: Any, name: str, node: warren.Node
+) -> None:
+    hasty, patient, got = Queue(f"{name}-1", queue_arguments={"ack_timeout": 0.5}), Queue(f"{name}-2"), []
+    channel = connection.default_channel
+    publish(connection, hasty, 1)
+    with Consumer(connection.channel(), [hasty, patient], prefetch_count=1, on_message=got.append) as consumer:
+        wait_until(lambda: drained(connection, 0.05) or got)
+        publish(connection, patient, 2)
+        wait_until(lambda: drained(connection, 0.05) or got[1:])
+        wait_until(lambda: node.queue(hasty.name, create=False).stats()["ready"] == 1)
+        with pytest.raises(AckTimedOut):
+            consumer.channel.basic_ack(got[1].delivery_tag, multiple=True)
+        wait_until(lambda: node.queue(patient.name, create=False).stats()["unacked"] == 0)
+    for queue in (hasty, patient):
+        channel.queue_delete(queue.name)
+
+
+def test_what_some_queues_have_is_not_published_again(
+    connection: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def publish_to_some(*_given: Any, **_named: Any) -> None:
+        calls.append(1)
+        raise QueueNotFound("one of them was deleted just now")
+
+    monkeypatch.setattr(Node, "publish", publish_to_some)
+    with pytest.raises(QueueNotFound):
+        Producer(connection.default_channel).publish(1, routing_key=name, headers={"pair": (1, 2)})
+    assert len(calls) == 1
 
 
 def test_a_node_that_was_stopped_is_an_error_of_the_connection(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from kombu.message import Message as KombuMessage
 from kombu.transport import base
 
 from warren.engine._core import AttachmentLost
-from warren.engine.errors import Error, PeerLost, UsageError
+from warren.engine.errors import Error, ExchangeNotFound, PeerLost, QueueNotFound, UsageError
 from warren.engine.saying import shown
 from warren.workers.celery.arguments import queue_arguments
 from warren.workers.celery.inbox import Consumer, Inbox
@@ -44,6 +44,7 @@ class Connection(Protocol):
     inbox: Inbox
     place: Place
     channels: dict[int, Channel]
+    exclusive: set[str]  #: names of exclusive queues that were declared here
 
     @property
     def own(self) -> Node:
@@ -67,7 +68,6 @@ class Channel(base.StdChannel):
         self._inbox: Inbox = connection.inbox
         self._place = connection.place
         self._node = connection.place.node  # it attaches when it is used
-        self._own: set[str] = set()  # exclusive queues of this connection
         self._consumers: dict[str, Consumer] = {}
         self._callbacks: dict[str, Callable[[KombuMessage], object]] = {}
         self._tags = itertools.count(1)
@@ -97,7 +97,7 @@ class Channel(base.StdChannel):
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange, if it is there."""
-        if exchange in client_of(self._node).catalog().exchanges:
+        with contextlib.suppress(ExchangeNotFound):
             self._node.delete_exchange(exchange, if_unused=bool(if_unused))
 
     def exchange_bind(
@@ -141,14 +141,14 @@ class Channel(base.StdChannel):
         """Declare a queue; without a name it gets one. Raises DeclarationMismatch, QueueNotFound (passive)."""
         name = queue or f"gen-{uuid.uuid4().hex}"
         given = queue_arguments(arguments)
+        node = self._open().own if exclusive else self._of(name)
         if exclusive:
             given["exclusive"] = True
-            self._own.add(name)
         if auto_delete:
             given["auto_delete"] = True
-        found = (
-            self._of(name).queue(name, create=False) if passive else self._of(name).queue(name, bool(durable), **given)
-        )
+        found = node.queue(name, create=False) if passive else node.queue(name, bool(durable), **given)
+        if exclusive and not passive:
+            self._open().exclusive.add(name)
         if nowait:
             return queue_declare_ok(name, 0, 0)
         counts = found.stats()
@@ -182,27 +182,24 @@ class Channel(base.StdChannel):
         return self._of(queue).queue(queue, create=False).purge()
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, nowait: bool = False) -> int:
-        """Delete a queue, if it is there; how many messages were ready. Raises UsageError: it has consumers or
-        messages, and that was not wanted."""
+        """Delete a queue, if it is there; how many messages were ready just before. Raises PreconditionFailed: it has
+        consumers or messages, and that was not wanted."""
         node = self._of(queue)
-        if queue not in client_of(node).catalog().queues:
-            return 0
-        counts = node.queue(queue, create=False).stats()
-        if if_unused and counts["consumers"]:
-            raise UsageError(f"queue {shown(queue)} has consumers, and was to be deleted if_unused")
-        if if_empty and counts["ready"]:
-            raise UsageError(f"queue {shown(queue)} has messages, and was to be deleted if_empty")
-        node.delete_queue(queue)
-        return counts["ready"]
+        try:
+            ready: int = node.queue(queue, create=False).stats()["ready"]
+            node.delete_queue(queue, if_unused=bool(if_unused), if_empty=bool(if_empty))
+        except QueueNotFound:
+            ready = 0
+        self._open().exclusive.discard(queue)
+        return ready
 
     def after_reply_message_received(self, queue: str) -> None:
         """Queues of replies stay for the next call; they go with the connection, or when nobody uses them."""
 
     def _of(self, queue: str) -> Node:
         """Whose client a queue is used by."""
-        if queue in self._own:
-            return self._open().own
-        return self._node
+        connection = self._open()
+        return connection.own if queue in connection.exclusive else self._node
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -269,10 +266,10 @@ class Channel(base.StdChannel):
                     persistent=message.persistent,
                 )
                 return
-            except UsageError:
-                if again or not message.headers:
+            except UsageError as error:
+                # A queue that went meanwhile is one, too, and others have the message by then.
+                if again or type(error) is not UsageError or not message.plainer():
                     raise
-                message.plainer()
 
     def _lasting(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None) -> bool:
         """Whether some queue that it goes to is durable."""
@@ -289,9 +286,12 @@ class Channel(base.StdChannel):
         nowait: bool = False,
         arguments: Mapping[str, Any] | None = None,
         on_cancel: Callable[[str], object] | None = None,
+        exclusive: bool = False,
         **_unknown: Any,
     ) -> str:
         """A consumer of a queue; `callback` gets its messages, in the event loop or in drain_events."""
+        if exclusive:
+            raise UsageError("exclusive consumers are not supported here: declare the queue x-single-active-consumer")
         if arguments:
             raise UsageError(f"unknown consumer argument {shown(next(iter(arguments)))}: there are none")
         tag = consumer_tag or f"ctag{self.channel_id}.{uuid.uuid4().hex[:12]}"
@@ -400,13 +400,18 @@ class Channel(base.StdChannel):
         return found
 
     def _settle(self, held: list[tuple[Consumer | None, Message]], how: Callable[[Message], object]) -> None:
-        for consumer, message in held:
+        failed: Exception | None = None
+        for consumer, message in held:  # all of them, also behind one that fails
             if consumer is not None:
                 self._inbox.settled(consumer)
             try:
                 how(message)
             except AttachmentLost as lost:
-                raise PeerLost(f"{lost}: the message returned to its queue") from lost
+                failed = failed or PeerLost(f"{lost}: the message returned to its queue")
+            except Error as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _return_all(self) -> None:
         held = [self._unacked.pop(tag) for tag in sorted(self._unacked, reverse=True)]

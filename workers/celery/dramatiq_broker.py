@@ -29,6 +29,7 @@ from warren.engine.catalog.arguments import PRIORITY_MAX
 from warren.engine.errors import ClosedError, Error, LimitError, PeerLost, TimedOut, UsageError
 from warren.workers.celery.kept import Kept
 from warren.workers.celery.place import Place
+from warren.workers.client.client import Client
 from warren.workers.faces.message import Message
 from warren.workers.faces.queues import Queue
 
@@ -78,7 +79,7 @@ class WarrenBroker(Broker):
         self.place = Place.of(url, options)
         self.max_priority = max_priority
         self.actor_options |= {"broker_priority"}
-        self._opened: dict[tuple[int, str], Queue] = {}  # of each process
+        self._opened: dict[tuple[int, str], tuple[Client, Queue]] = {}  # of each process
 
     # -- queues -------------------------------------------------------------------------------------------------
 
@@ -93,8 +94,8 @@ class WarrenBroker(Broker):
         """The queue in the node. Raises QueueNotFound (of Dramatiq), ClosedError, NodeNotRunning."""
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
-        found = self._opened.get((os.getpid(), queue_name))
-        if found is None:
+        opened = self._opened.get((os.getpid(), queue_name))
+        if opened is None or opened[0].closed:  # another user of the process's client may have closed it
             self.place.attach()
             node, dead = self.place.node, f"{queue_name}.XQ"
             node.queue(dead, durable=True, message_ttl=DEAD_S)
@@ -106,8 +107,8 @@ class WarrenBroker(Broker):
                 dead_letter_routing_key=dead,
                 **given,
             )
-            self._opened[os.getpid(), queue_name] = found
-        return found
+            opened = self._opened[os.getpid(), queue_name] = (self.place.client, found)
+        return opened[1]
 
     @_told
     def enqueue(self, message: DramatiqMessage[Any], *, delay: int | None = None) -> DramatiqMessage[Any]:

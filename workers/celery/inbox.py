@@ -9,7 +9,8 @@ Invariants
   Whoever takes says anew what it waits for before it sleeps; what was there already rings at once.
   One attachment, for as long as the connection: when it is over (the node was stopped, the link was closed) taking
   raises, and what was held returns to its queues. Killed servers are waited for, and what is held stays held.
-  A child of fork has the descriptor and nothing else: the parent's consumers are not its own.
+  A child of fork has the descriptor and nothing else: the parent's consumers are not its own. It waits for no lock,
+  which a thread may have held that the child does not have.
 
 Crash points
   Taken, not delivered to the program: unacked as everything else; returned, marked redelivered, when the process dies.
@@ -18,6 +19,7 @@ Crash points
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import threading
@@ -36,10 +38,11 @@ from warren.workers.client import waiter
 from warren.workers.client.client import Client
 from warren.workers.faces.message import Message
 
+log = logging.getLogger("warren.celery")
 #: messages read from files at once
 FILL = 64
-#: what a consumer without a limit holds at most, and one that acks at once has ahead
-UNLIMITED = 1000
+#: what a consumer without a limit has ahead, and one that acks at once
+AHEAD = 1000
 
 
 class Delivered(NamedTuple):
@@ -61,6 +64,7 @@ class Consumer:
         self.prefetch = prefetch  #: 0: no limit
         self.deliver = deliver
         self.held = 0
+        self.ahead = AHEAD  #: what it may hold, without a limit: more whenever it holds most of it
         self.flows = True
         self._lock = threading.Lock()  # of `held`: pools of threads ack
 
@@ -72,12 +76,21 @@ class Consumer:
     @property
     def most(self) -> int:
         """How many messages it may hold."""
-        return self.prefetch if self.prefetch and not self.no_ack else UNLIMITED
+        if self.no_ack:
+            return AHEAD
+        return self.prefetch or self.ahead
 
     @property
     def room(self) -> int:
         """How many more it may be given."""
         return max(0, self.most - self.held) if self.flows else 0
+
+    def grow(self) -> bool:
+        """Without a limit: hold more, if it is time to; whether it was."""
+        if self.no_ack or self.prefetch or self.held * 2 < self.ahead:
+            return False
+        self.ahead = self.held + AHEAD
+        return True
 
 
 class Source:
@@ -89,6 +102,8 @@ class Source:
         self.declaration = declaration
         self.consumers: deque[Consumer] = deque()
         self.kept = False  #: something lies here for which nobody had room
+        self.first: Message | None = None  #: it came when the worker was asked for more
+        self.told = False  #: that all delivery slots are taken, the log was told
         self.handle = client.handle(declaration, self, Message)
 
     @property
@@ -100,6 +115,18 @@ class Source:
         """Tell the worker how much all consumers together may hold."""
         slots = self.client.attachment().delivery_slots
         self.handle.begin(max(1, min(sum(consumer.most for consumer in self.consumers), slots)))
+
+    def tell_full(self) -> None:
+        """Tell the log, once, when nothing more can come before something is acked."""
+        slots = self.client.attachment().delivery_slots
+        if not self.told and self.handle.unacked >= slots and any(consumer.room for consumer in self.consumers):
+            self.told = True
+            log.warning(
+                "queue %s: this process holds %d messages unacked, and can hold no more: the next ones come when it "
+                "acks some. Give a prefetch (worker_prefetch_multiplier), or raise the setting delivery_slots",
+                self.name,
+                slots,
+            )
 
     def next(self) -> Consumer | None:
         """Who gets the next message: the consumers take turns."""
@@ -129,8 +156,10 @@ class Inbox:
 
     def ring(self) -> None:
         """Whoever waits looks."""
+        if self.pid != os.getpid():
+            return
         with self._fd_lock:
-            if not self.closed and self.pid == os.getpid():
+            if not self.closed:
                 with contextlib.suppress(BlockingIOError):  # it rings 2^64 times over
                     os.eventfd_write(self.fd, 1)
 
@@ -179,6 +208,8 @@ class Inbox:
                 core.check(server)
                 if core.trouble(server, _core.FOR_DELIVERY):
                     self.ring()
+            for source in sources:
+                source.tell_full()
             if core.over or any(source.handle.perhaps_gone or not source.handle.usable for source in sources):
                 self.ring()
         except (Error, AttachmentLost) as error:
@@ -193,11 +224,20 @@ class Inbox:
         source = self._sources.get(consumer.queue)
         if source is None:
             source = self._source(consumer.queue)
-            # The worker answers, so it knows this client by then.
-            client.ask_queue(source.declaration, lambda now: control.Stats(now.id), control.Counts)
+            source.consumers.append(consumer)
+            try:
+                source.prefetch()
+                source.first = self._poll(source)
+                # The worker answers, so it knows of this consumer by then.
+                client.ask_queue(source.declaration, lambda now: control.Stats(now.id), control.Counts)
+            except BaseException:
+                source.consumers.clear()
+                self._release(source)
+                raise
             self._sources[consumer.queue] = source
-        source.consumers.append(consumer)
-        source.prefetch()
+        else:
+            source.consumers.append(consumer)
+            source.prefetch()
         self.ring()
 
     def get(self, queue: str) -> Message | None:
@@ -227,8 +267,15 @@ class Inbox:
                 source.prefetch()
             return
         del self._sources[consumer.queue]
+        self._release(source)
+
+    def _release(self, source: Source) -> None:
+        """What lies here for nobody returns."""
+        first, source.first = source.first, None
         if source.handle.usable and self.alive:
             with contextlib.suppress(AttachmentLost):  # then the servers return it
+                if first is not None:
+                    source.handle.settle_many([first], False, True, True)
                 source.handle.release()
 
     def limit(self, consumer: Consumer, prefetch: int) -> None:
@@ -290,10 +337,12 @@ class Inbox:
 
     def _take_from(self, source: Source, most: int) -> Iterator[Delivered]:
         source.kept = False
+        if sum(consumer.grow() for consumer in source.consumers):
+            source.prefetch()
         while most > 0:
             consumer = source.next()
             if consumer is None:
-                source.kept = source.handle.pending > 0
+                source.kept = source.first is not None or source.handle.pending > 0
                 return
             message = self._poll(source)
             if message is None:
@@ -307,6 +356,9 @@ class Inbox:
 
     def _poll(self, source: Source) -> Message | None:
         handle = source.handle
+        if source.first is not None:
+            first, source.first = source.first, None
+            return first
         if handle.perhaps_gone:
             source.client.router()
         for _try in range(3):
@@ -365,12 +417,7 @@ class Inbox:
 
     def close(self) -> None:
         """What is held returns to its queues. In a child of fork nothing of the parent's ends."""
-        with self._fd_lock:
-            if self.closed:
-                return
-            self.closed = True
-            os.close(self.fd)
-        if self.pid != os.getpid():
+        if not self._close_fd() or self.pid != os.getpid():
             return
         if self._core is not None and self._listener is not None:
             waiter.unwatch(self._core, self._listener)
@@ -382,7 +429,13 @@ class Inbox:
     def __del__(self) -> None:
         """A connection that was dropped: its client ends by itself."""
         if hasattr(self, "_fd_lock"):
-            with self._fd_lock:
-                if not self.closed:
-                    self.closed = True
-                    os.close(self.fd)
+            self._close_fd()
+
+    def _close_fd(self) -> bool:
+        """Close the descriptor; False if it was closed before."""
+        with self._fd_lock if self.pid == os.getpid() else contextlib.nullcontext():
+            if self.closed:
+                return False
+            self.closed = True
+            os.close(self.fd)
+            return True

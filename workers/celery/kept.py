@@ -10,6 +10,7 @@ from typing import Any
 from warren.engine._core import Record
 from warren.engine.errors import DeclarationMismatch, TopicNotFound
 from warren.workers.celery.place import Place
+from warren.workers.client.client import Client
 from warren.workers.faces.topics import Topic
 
 #: queues of the topic
@@ -27,16 +28,17 @@ class Kept:
         """`expires_s`: how long results are kept, if the topic is declared here; None: for ever."""
         self.place = place
         self.expires_s = expires_s
-        self._topics: dict[int, Topic] = {}  # of each process
+        self._topics: dict[int, tuple[Client, Topic]] = {}  # of each process
 
     @property
     def topic(self) -> Topic:
         """The topic; declared with the first use. Raises NodeNotRunning, ClosedError."""
-        found = self._topics.get(os.getpid())
-        if found is None:
+        pid = os.getpid()
+        opened = self._topics.get(pid)
+        if opened is None or opened[0].closed:  # another user of the process's client may have closed it
             self.place.attach()
-            found = self._topics[os.getpid()] = self._opened()
-        return found
+            opened = self._topics[pid] = (self.place.client, self._opened())
+        return opened[1]
 
     def _opened(self) -> Topic:
         node, name = self.place.node, self.place.topic

@@ -70,10 +70,12 @@ class Outgoing:
         left = due.timestamp() - time.time()
         return left if left > 0 else None
 
-    def plainer(self) -> None:
-        """Tuples of the headers become lists, as in every serializer of Celery."""
-        if self.headers:
-            self.headers = {name: _listed(value) for name, value in self.headers.items()}
+    def plainer(self) -> bool:
+        """Tuples of the headers become lists, as in every serializer of Celery; whether there were any."""
+        if not self.headers:
+            return False
+        before, self.headers = self.headers, {name: _listed(value) for name, value in self.headers.items()}
+        return before != self.headers
 
 
 def _encoding(name: str | None) -> str:

@@ -74,12 +74,12 @@ class Place(NamedTuple):
         """The same as a node."""
         return Node(self.client)
 
-    def attach(self) -> None:
+    def attach(self, timeout: float = ATTACH_S) -> None:
         """See that there is a node, and that this process is its client; start one if that is wanted. Raises
         NodeNotRunning, ClosedError, LimitError, and what makes a start fail.
         """
         try:
-            self.client.attachment(ATTACH_S)
+            self.client.attachment(timeout)
         except (NodeNotRunning, ClosedError):
             if not self.start:
                 raise

@@ -53,6 +53,8 @@ CHORD_MAX = 1 << 20
 LOOKED_AT, CHECKPOINT = 256, 64
 #: characters of keys that stay as they are
 SAFE = "-_.~:+@!$&()*,;=/"
+#: in the options of result backends, and Celery's own business
+_CELERY = frozenset({"global_keyprefix", "retry_policy"})
 #: pause while the node is away
 AWAY_S = 0.2
 
@@ -126,9 +128,11 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
 
     def stop(self) -> None:
         """Nobody waits any more."""
+        if self._pid != os.getpid():
+            self._begin()  # the lock may be held by a thread of the parent
         with self._lock:
             reader, self._reader = self._reader, None
-        if reader is not None and self._pid == os.getpid():
+        if reader is not None:
             reader.close()
 
     def on_after_fork(self) -> None:
@@ -149,7 +153,9 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def __init__(self, app: Any, url: str | None = None, **named: Any) -> None:
         super().__init__(app=app, url=url, **named)
-        self.kept = Kept(Place.of(url or ""), float(self.expires) if self.expires else None)
+        given = app.conf.get("result_backend_transport_options") or {}
+        options = {name: value for name, value in given.items() if name not in _CELERY}
+        self.kept = Kept(Place.of(url or "", options), float(self.expires) if self.expires else None)
         self._sizes = LRUCache(limit=SIZES)  # of chords
         self._part = threading.local()  # of a chord, which this thread has just ended
         self.result_consumer = self.ResultConsumer(

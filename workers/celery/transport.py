@@ -48,6 +48,7 @@ class Connection:
         self.place = place
         self.inbox = Inbox()
         self.channels: dict[int, Channel] = {}
+        self.exclusive: set[str] = set()
         self._numbers = itertools.count(1)
         self._own: Node | None = None
         self._closed = False
@@ -146,7 +147,7 @@ class Transport(base.Transport):
                 f"{environment} replaces threads, and Warren waits in one: use the pool prefork, threads or solo"
             )
         place = Place.of(client.hostname or "", client.transport_options)
-        place.attach()
+        place.attach(client.connect_timeout or ATTACH_S)
         return Connection(client, place)
 
     def close_connection(self, connection: Connection) -> None:
