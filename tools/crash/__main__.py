@@ -1,5 +1,5 @@
-"""`python -m warren.tools.crash [topics | amqp] --kills N --seed S [--minutes M]`: a kill campaign; `… machine`,
-`queues`, `powerloss`, `spark`, `sink`.
+"""`python -m warren.tools.crash [topics | amqp | celery] --kills N --seed S [--minutes M]`: a kill campaign;
+`… machine`, `queues`, `powerloss`, `spark`, `sink`.
 
 The exit code is 1 when it found something.
 """
@@ -42,6 +42,10 @@ def main(argv: list[str] | None = None) -> int:
         from warren.tools.crash.amqp_campaign import AmqpCampaign
 
         return _kills(arguments[1:], AmqpCampaign, "warren.tools.crash amqp")
+    if arguments[:1] == ["celery"]:
+        from warren.tools.crash import celery_campaign
+
+        return celery_campaign.main(arguments[1:])
     return _kills(arguments, Campaign, "warren.tools.crash")
 
 
