@@ -6,6 +6,7 @@
     pika-producer   the same by pika, as programs do it
     pika-consumer
     amqp-probe      a connection, a publish, its confirm, a get, an ack, a close: how long all of it takes
+    tx-…, stream-…  amqp_tx.py, amqp_streams.py
 
 Whatever takes longer than `BOUND_S` is an `f` line of its role, which the campaign judges like a probe without an
 answer: a hang, unless deaths excuse it.
@@ -22,69 +23,33 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from warren.tools.crash import actors
-from warren.tools.crash.actors import EXPIRED_QUEUE, QUEUES, REJECTED_QUEUE, body_of, key_of, stopping
-from warren.tools.crash.amqp_client import Client, Closed, Lost, Message, Silent
+from warren.tools.crash import actors, amqp_streams, amqp_tx
+from warren.tools.crash.actors import QUEUES, REJECTED_QUEUE, body_of, stopping
+from warren.tools.crash.amqp_client import Client, Lost, Message, Silent
+from warren.tools.crash.amqp_working import (
+    BOUND_S,
+    EXCHANGE,
+    LIVED_THROUGH,
+    PAUSE_S,
+    PUT,
+    RETRY_S,
+    Keys,
+    connect,
+    connected,
+    hang,
+    ports,
+    received,
+)
 from warren.tools.crash.logs import Log
 
-EXCHANGE = "kill-direct"
-PUT = (*QUEUES, REJECTED_QUEUE, EXPIRED_QUEUE)
 TAKEN = (*QUEUES, REJECTED_QUEUE)
 PROBE_QUEUE = "probe-amqp"
-#: where the campaign says at which port the gateways are
-PORT_FILE = "amqp-port"
-BOUND_S = 15.0
-RETRY_S = 0.05
-PAUSE_S = 0.04
-LIVED_THROUGH = (OSError, Lost, Closed, Silent)
-
-
-def _port(directory: str) -> int:
-    return int((Path(directory).parent / PORT_FILE).read_text())
-
-
-def _connected(directory: str, log: Log, kind: str, work: Callable[[Client], None]) -> None:
-    """Connect and work; after an error connect anew, until told to stop."""
-    port = _port(directory)
-    while not stopping():
-        try:
-            client = Client(port, BOUND_S)
-            try:
-                work(client)
-                client.close()
-            finally:
-                client.socket.close()
-        except Silent as error:
-            _hang(log, kind, BOUND_S, str(error))
-        except LIVED_THROUGH as error:
-            log.error(error)
-            time.sleep(RETRY_S)
-
-
-def _hang(log: Log, kind: str, seconds: float, text: str) -> None:
-    log.write(f"f {kind} {int(seconds * 1e6)} {time.monotonic():.3f} {text}".replace("\n", " "))
 
 
 # -- producers --------------------------------------------------------------------------------------------------------
-
-
-class Keys:
-    """Keys of one connection, that nobody else has: what two connections publish has no order, and what one left when
-    its gateway was killed may come after what the next one published.
-    """
-
-    def __init__(self) -> None:
-        self._incarnation = f"{os.getpid()}.{time.monotonic_ns() & 0xFFFFFFFF:x}"
-        self._counter = 0
-
-    def make(self, name: str, count: int) -> list[str]:
-        """So many for a queue; the last part is a priority, of which there is none here."""
-        first, self._counter = self._counter, self._counter + count
-        return [f"{name}.{self._incarnation}.{first + n}.0" for n in range(count)]
 
 
 def producer(directory: str, log: Log, rng: random.Random) -> None:
@@ -110,22 +75,10 @@ def producer(directory: str, log: Log, rng: random.Random) -> None:
                 client.returned.clear()
             time.sleep(rng.random() * PAUSE_S)
 
-    _connected(directory, log, "producer", work)
+    connected(directory, log, "producer", rng, work)
 
 
 # -- consumers --------------------------------------------------------------------------------------------------------
-
-
-def _received(log: Log, messages: Sequence[Message]) -> None:
-    lines = []
-    for message in messages:
-        key = key_of(message.body)
-        if key is None:
-            lines.append(f"b body {message.body[:60]!r} of {len(message.body)} bytes, key {message.key}")
-        else:
-            lines.append(f"r {key} {int(message.redelivered)} 0")
-    if lines:
-        log.write(*lines)
 
 
 def consumer(directory: str, log: Log, rng: random.Random) -> None:
@@ -138,12 +91,12 @@ def consumer(directory: str, log: Log, rng: random.Random) -> None:
         until = time.monotonic() + rng.expovariate(0.2)
         while not stopping() and time.monotonic() < until:
             messages = client.gather(0.05, rng.choice((1, 10, 100)))
-            _received(log, messages)
+            received(log, messages)
             _settle(client, rng, messages)
         if rng.random() < 0.3:
             raise Lost("left without a word")
 
-    _connected(directory, log, "consumer", work)
+    connected(directory, log, "consumer", rng, work)
 
 
 def _settle(client: Client, rng: random.Random, messages: Sequence[Message]) -> None:
@@ -179,13 +132,13 @@ def getter(directory: str, log: Log, rng: random.Random) -> None:
             if message is None:
                 time.sleep(PAUSE_S)
                 continue
-            _received(log, [message])
+            received(log, [message])
             if rng.random() < 0.1:
                 client.nack(message.tag, False, True)
             else:
                 client.ack(message.tag)
 
-    _connected(directory, log, "getter", work)
+    connected(directory, log, "getter", rng, work)
 
 
 # -- by pika ----------------------------------------------------------------------------------------------------------
@@ -209,12 +162,12 @@ def _bounded(seconds: float) -> Iterator[None]:
 
 
 def _by_pika(directory: str, log: Log, kind: str, work: Callable[..., None]) -> None:
-    """As `_connected`; every call of pika's is within `_bounded`."""
+    """As `connected`; every call of pika's is within `_bounded`."""
     import pika
     from pika.exceptions import AMQPError
 
     logging.getLogger("pika").setLevel(logging.CRITICAL)
-    port = _port(directory)
+    port, _tls = ports(directory)
     parameters = pika.ConnectionParameters(
         "127.0.0.1", port, heartbeat=6, socket_timeout=BOUND_S, connection_attempts=1
     )
@@ -227,7 +180,7 @@ def _by_pika(directory: str, log: Log, kind: str, work: Callable[..., None]) -> 
             with _bounded(BOUND_S):
                 connection.close()
         except TooLongError as error:
-            _hang(log, kind, BOUND_S, str(error))
+            hang(log, kind, BOUND_S, str(error))
             connection = None
             gc.collect()  # its socket is closed
         except (AMQPError, OSError) as error:
@@ -276,7 +229,7 @@ def pika_consumer(directory: str, log: Log, rng: random.Random) -> None:
                 method, properties, body = next(source)
             if method is None:
                 continue
-            _received(log, [Message(method.delivery_tag, method.redelivered, method.routing_key, body)])
+            received(log, [Message(method.delivery_tag, method.redelivered, method.routing_key, body)])
             if properties.headers and properties.headers != {"by": "pika"}:
                 log.write(f"b headers {properties.headers} of {body[:40]!r}")
             with _bounded(BOUND_S):
@@ -292,7 +245,6 @@ def pika_consumer(directory: str, log: Log, rng: random.Random) -> None:
 
 def probe(directory: str, log: Log, rng: random.Random) -> None:
     """Ask for a sign of life all the time, and log how long each took. A connection that breaks is made anew."""
-    port = _port(directory)
     while not stopping():
         began = time.monotonic()
         failed = ""
@@ -302,7 +254,7 @@ def probe(directory: str, log: Log, rng: random.Random) -> None:
                 failed = failed or "nothing"
                 break
             try:
-                _ask(port, left)
+                _ask(directory, rng, left)
                 failed = ""
                 break
             except LIVED_THROUGH as error:
@@ -310,14 +262,14 @@ def probe(directory: str, log: Log, rng: random.Random) -> None:
                 time.sleep(RETRY_S)
         took = time.monotonic() - began
         if failed and not stopping():
-            _hang(log, "amqp", took, failed)
+            hang(log, "amqp", took, failed)
         elif not failed:
             log.write(f"p amqp {int(took * 1e6)} {time.monotonic():.3f}")
         time.sleep(rng.random() * 0.1)
 
 
-def _ask(port: int, seconds: float) -> None:
-    client = Client(port, seconds)
+def _ask(directory: str, rng: random.Random, seconds: float) -> None:
+    client = connect(directory, rng, seconds)
     try:
         client.confirm_select()
         body = os.urandom(16)
@@ -349,6 +301,10 @@ ROLES: dict[str, actors.Role] = {
     "pika-producer": pika_producer,
     "pika-consumer": pika_consumer,
     "amqp-probe": probe,
+    "tx-producer": amqp_tx.producer,
+    "tx-consumer": amqp_tx.consumer,
+    "stream-producer": amqp_streams.producer,
+    "stream-reader": amqp_streams.reader,
 }
 
 

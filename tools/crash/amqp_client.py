@@ -8,10 +8,11 @@ sends heartbeats, as a client must; a peer that sends none for two intervals is 
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -27,6 +28,11 @@ QOS, QOS_OK, CONSUME, CONSUME_OK, CANCEL, PUBLISH = 0x3C000A, 0x3C000B, 0x3C0014
 RETURN, DELIVER, GET, GET_OK, GET_EMPTY = 0x3C0032, 0x3C003C, 0x3C0046, 0x3C0047, 0x3C0048
 ACK, REJECT, NACK, RECOVER, RECOVER_OK = 0x3C0050, 0x3C005A, 0x3C0078, 0x3C006E, 0x3C006F
 SELECT, SELECT_OK = 0x55000A, 0x55000B
+DECLARE, DECLARE_OK = 0x32000A, 0x32000B
+TX_SELECT, TX_SELECT_OK, TX_COMMIT, TX_COMMIT_OK = 0x5A000A, 0x5A000B, 0x5A0014, 0x5A0015
+TX_ROLLBACK, TX_ROLLBACK_OK = 0x5A001E, 0x5A001F
+#: the header that says where in its stream a message is: a 64-bit integer
+_OFFSET = b"\x0fx-stream-offsetl"
 _CONTENT = (RETURN, DELIVER, GET_OK)
 
 
@@ -43,12 +49,13 @@ class Closed(Exception):
 
 
 class Message(NamedTuple):
-    """One that was delivered, got or returned. `tag`: 0 of a returned one."""
+    """One that was delivered, got or returned. `tag`: 0 of a returned one; `offset`: -1 of one from no stream."""
 
     tag: int
     redelivered: bool
     key: str
     body: bytes
+    offset: int = -1
 
 
 def _short(text: str) -> bytes:
@@ -58,6 +65,22 @@ def _short(text: str) -> bytes:
 
 def _long(raw: bytes) -> bytes:
     return struct.pack(">I", len(raw)) + raw
+
+
+def _table(items: Mapping[str, str | int]) -> bytes:
+    """Of texts and numbers."""
+    parts = []
+    for name, value in items.items():
+        told = b"S" + _long(value.encode()) if isinstance(value, str) else b"l" + struct.pack(">q", value)
+        parts.append(_short(name) + told)
+    return _long(b"".join(parts))
+
+
+def _encrypted(plain: socket.socket) -> ssl.SSLSocket:
+    """By TLS; whose certificate it is does not matter here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(plain)
 
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:
@@ -71,20 +94,23 @@ def _method(id: int, arguments: bytes = b"", channel: int = CHANNEL) -> bytes:
 class Client:
     """A connection with an open channel. Raises OSError, Silent, Lost, Closed."""
 
-    def __init__(self, port: int, timeout_s: float, user: str = "guest", password: str = "guest") -> None:
+    def __init__(self, port: int, timeout_s: float, *, tls: bool = False) -> None:
         self.timeout_s = timeout_s
         self.messages: deque[Message] = deque()  #: delivered, and not taken
         self.returned: list[Message] = []
         self.settled: list[tuple[int, bool, bool]] = []  #: confirms: tag, multiple, whether it is an ack
         self._answers: deque[tuple[int, bytes]] = deque()
         self._data = bytearray()
-        self._content: tuple[int, bytes, int, bytearray] | None = None
+        #: method, arguments, size (-1: its header is still to come), body, offset in a stream
+        self._content: tuple[int, bytes, int, bytearray, int] | None = None
         self._published = 0
         self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._heard = self._spoke = time.monotonic()
         try:
-            self._begin(user, password)
+            if tls:
+                self.socket = _encrypted(self.socket)
+            self._begin("guest", "guest")
         except BaseException:
             self.socket.close()
             raise
@@ -136,10 +162,30 @@ class Client:
         self.send(_method(QOS, struct.pack(">IHB", 0, prefetch, 0)))
         self.wait(QOS_OK)
 
-    def consume(self, queue: str) -> None:
+    def declare(self, queue: str, arguments: Mapping[str, str | int]) -> None:
+        """Have a durable queue."""
+        self.send(_method(DECLARE, b"\0\0" + _short(queue) + b"\2" + _table(arguments)))
+        self.wait(DECLARE_OK)
+
+    def tx_select(self) -> None:
+        """From now on what is published and settled takes effect when it is committed."""
+        self.send(_method(TX_SELECT))
+        self.wait(TX_SELECT_OK)
+
+    def tx_commit(self) -> None:
+        """Have it take effect."""
+        self.send(_method(TX_COMMIT))
+        self.wait(TX_COMMIT_OK)
+
+    def tx_rollback(self) -> None:
+        """Have it forgotten."""
+        self.send(_method(TX_ROLLBACK))
+        self.wait(TX_ROLLBACK_OK)
+
+    def consume(self, queue: str, arguments: Mapping[str, str | int] | None = None) -> None:
         """Have its messages delivered."""
         flags = b"\0"
-        self.send(_method(CONSUME, b"\0\0" + _short(queue) + _short(f"c-{queue}") + flags + _long(b"")))
+        self.send(_method(CONSUME, b"\0\0" + _short(queue) + _short(f"c-{queue}") + flags + _table(arguments or {})))
         self.wait(CONSUME_OK)
 
     def get(self, queue: str) -> Message | None:
@@ -262,20 +308,22 @@ class Client:
             return self._content is None
         if self._content is None or channel != CHANNEL:
             raise Lost(f"a frame of kind {kind} came without its method")
-        id, arguments, _size, body = self._content
+        id, arguments, _size, body, _offset = self._content
         if kind == HEADER:
-            self._content = id, arguments, struct.unpack_from(">Q", payload, 4)[0], body
+            at = payload.find(_OFFSET) + len(_OFFSET)
+            offset = int.from_bytes(payload[at : at + 8], "big") if at >= len(_OFFSET) else -1
+            self._content = id, arguments, struct.unpack_from(">Q", payload, 4)[0], body, offset
         else:
             body += payload
         return self._whole()
 
     def _whole(self) -> bool:
         assert self._content is not None
-        id, arguments, size, body = self._content
+        id, arguments, size, body, offset = self._content
         if size < 0 or len(body) < size:
             return False
         self._content = None
-        message = _message(id, arguments, bytes(body))
+        message = _message(id, arguments, bytes(body))._replace(offset=offset)
         if id == RETURN:
             self.returned.append(message)
         else:
@@ -286,7 +334,7 @@ class Client:
 
     def _method(self, id: int, arguments: bytes) -> None:
         if id in _CONTENT:
-            self._content = id, arguments, -1, bytearray()
+            self._content = id, arguments, -1, bytearray(), -1
         elif id in (ACK, NACK):
             tag, bits = struct.unpack_from(">QB", arguments)
             self.settled.append((tag, bool(bits & 1), id == ACK))
