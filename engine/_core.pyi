@@ -1041,6 +1041,9 @@ class QueueHandle:
     def stop(self) -> int | bool | None:
         """Ask for no more: sequence of the CANCEL, None (nothing was asked for), False (no room for it now)."""
 
+    def leave(self) -> bool:
+        """It does not consume alone any more, and has not asked to consume; False: no room to say so now."""
+
     def adapt(self, window: int, unacked: int, /) -> None:
         """Consume with `window` messages ahead, and at most `unacked` in hand and ahead."""
 
@@ -1401,6 +1404,9 @@ class QueueEngine:
 
     def waiting(self, queue: int, /) -> int:
         """Messages that nobody has received: ready, or delivered ahead and not handed out yet."""
+
+    def join(self, queue: int, slot: int, exclusive: bool, /) -> tuple[int, int]:
+        """May the client of a slot consume? A WR_JOIN_ (queues/exclusive.h), and the slot of who is in the way."""
 
     def purge(self, queue: int, below: int, unacked: bool, /) -> int: ...
     def browse(self, queue: int, start: int, count: int, ready_only: bool, /) -> tuple[bytes, int]: ...

@@ -8,7 +8,7 @@ Error
 │   ├── HalfFinished               a half message that was committed is rolled back, or the other way round
 │   ├── HalfNotFound               a half message that is not there; what became of it is not kept
 │   ├── PreconditionFailed         a queue or exchange is not as the call wants it (if_unused, if_empty)
-│   ├── ResourceLocked             an exclusive queue of another client
+│   ├── ResourceLocked             an exclusive queue of another client, or one that another consumer has alone
 │   ├── InvalidName
 │   └── MessageTooLarge
 ├── Unroutable                     mandatory publish without a queue
@@ -79,7 +79,8 @@ class PreconditionFailed(UsageError):
 
 
 class ResourceLocked(UsageError):
-    """The queue is exclusive and belongs to another client."""
+    """The queue is exclusive and belongs to another client; or another consumer has it alone, or is in the way of that
+    (`consume(exclusive=True)`)."""
 
 
 class InvalidName(UsageError):

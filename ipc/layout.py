@@ -294,6 +294,7 @@ SERVER = Struct(
         Field("catalog_read", 328, "a64", "version of the catalog whose topics it serves and shows (topic worker; before it is READY)"),
         Field("barred_seen", 336, "a64", "the word `barred` of the superblock that it obeys last (queue worker)"),
         Field("barred_found", 344, "a32", "BARRED_… : what was in that queue then; stored before `barred_seen`"),
+        Field("exclusive_n", 348, "a32", "queues of it that some client consumes alone (queue worker)"),
     ),
 )
 

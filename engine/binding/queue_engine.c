@@ -9,6 +9,7 @@
 #include "queues/consumers.h"
 #include "queues/drop.h"
 #include "queues/engine.h"
+#include "queues/exclusive.h"
 #include "queues/flush.h"
 #include "queues/journal.h"
 #include "queues/keys.h"
@@ -610,6 +611,21 @@ static PyObject *engine_waiting(PyObject *self, PyObject *arg) {
     if (!e || PyErr_Occurred()) return NULL;
     wr_queue *q = queue_of(e, (unsigned int)id);
     return q ? PyLong_FromUnsignedLongLong(q->ready_n + wr_queue_ahead(e, q)) : NULL;
+}
+
+/* join(queue, slot, exclusive): (WR_JOIN_… of queues/exclusive.h, the slot of who is in the way). */
+static PyObject *engine_join(PyObject *self, PyObject *args) {
+    unsigned int id, slot;
+    int exclusive;
+    if (!PyArg_ParseTuple(args, "IIp", &id, &slot, &exclusive)) return NULL;
+    wr_queue_engine *e = engine_of(self);
+    wr_queue *q = e ? queue_of(e, id) : NULL;
+    if (!q) return NULL;
+    wr_qlink *l = slot < WR_CLIENT_SLOTS ? e->links[slot] : NULL;
+    if (!l) return PyErr_Format(PyExc_ValueError, "slot %u has no link", slot);
+    uint32_t other = 0;
+    wr_join joined = wr_exclusive_join(e, l, q, exclusive, &other);
+    return Py_BuildValue("II", (unsigned int)joined, (unsigned int)other);
 }
 
 static PyObject *engine_purge(PyObject *self, PyObject *args) {
@@ -1238,7 +1254,7 @@ static PyMethodDef engine_methods[] = {
     M(queues, METH_NOARGS), M(past_queues, METH_NOARGS), M(replayed_claim, METH_VARARGS), M(attach, METH_VARARGS), M(closing, METH_O), M(detach, METH_O), M(attached, METH_NOARGS),
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(begin, METH_O), M(freeze, METH_O), M(end_links, METH_NOARGS), M(behind, METH_NOARGS),
     M(close_links, METH_NOARGS), M(set_store, METH_VARARGS),
-    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(waiting, METH_O), M(purge, METH_VARARGS),
+    M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(stats, METH_O), M(waiting, METH_O), M(join, METH_VARARGS), M(purge, METH_VARARGS),
     M(browse, METH_VARARGS), M(spans, METH_VARARGS), M(measure, METH_VARARGS), M(move, METH_VARARGS), M(replay, METH_VARARGS), M(gap, METH_NOARGS), M(ids_end, METH_VARARGS), M(unknown, METH_NOARGS), M(drop_lost, METH_VARARGS), M(lost, METH_VARARGS), M(load_segment, METH_VARARGS), M(recovered, METH_O),
     M(terms, METH_O), M(set_terms, METH_VARARGS), M(files, METH_O), M(may_delete, METH_O), M(drop_first, METH_O),
     M(export_file, METH_VARARGS), M(export_queue, METH_VARARGS), M(keys, METH_O), M(set_keys, METH_O), M(flushed, METH_VARARGS), M(segment_acks, METH_O), M(early_acks, METH_NOARGS), M(data_files, METH_NOARGS),

@@ -156,6 +156,7 @@ static PyMethodDef handle_methods[] = {
     {"stop", wr_handle_stop, METH_NOARGS, "stop(): ask for no more; the sequence of the CANCEL, None: nothing asked for, False: no room"},
     {"adapt", (PyCFunction)(void (*)(void))wr_handle_adapt, METH_FASTCALL,
      "adapt(window, unacked): consume with so many ahead, and at most so many unacked"},
+    {"leave", wr_handle_leave, METH_NOARGS, "leave(): it does not consume alone any more; False: no room"},
     {"take_back", wr_handle_take_back, METH_NOARGS, "take_back(): as stop(), but it stays a consumer, and may ask for more"},
     {"give_back", (PyCFunction)(void (*)(void))wr_handle_give_back, METH_FASTCALL,
      "give_back(keep=0) -> bool: what was not handed out returns to the queue but for the first `keep`; False: no room"},

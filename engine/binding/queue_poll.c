@@ -102,6 +102,17 @@ PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(h->cancelled - 1);
 }
 
+/* leave(): it does not consume alone any more. False: there is no room to say so now. */
+PyObject *wr_handle_leave(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    wr_condition blocked;
+    if (wr_attachment_leave(&h->client->a, h->server, h->queue, &blocked)) Py_RETURN_FALSE;
+    wr_port_submit(&h->client->a.port, h->server);
+    Py_RETURN_TRUE;
+}
+
 /* adapt(window, unacked): consume without a number: `window` messages ahead, at most `unacked` in hand and ahead. */
 PyObject *wr_handle_adapt(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     HandleObject *h = (HandleObject *)op;

@@ -144,6 +144,11 @@ int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequ
     return 0;
 }
 
+int wr_attachment_leave(wr_attachment *a, uint32_t server, uint32_t queue, wr_condition *blocked) {
+    uint64_t sequence;
+    return wr_attachment_command(a, server, WR_OP_LEAVE, 0, queue, 0, NULL, &sequence, blocked);
+}
+
 int wr_attachment_settle(wr_attachment *a, const wr_client_consumer *c, uint8_t op, uint8_t flags, const uint64_t *tags,
                          uint32_t tags_n, wr_condition *blocked) {
     uint64_t sequence;

@@ -54,6 +54,8 @@ static inline uint64_t wr_client_consumer_pending(const wr_client_consumer *c) {
 int wr_attachment_credit(wr_attachment *a, wr_client_consumer *c, uint64_t credit, uint32_t prefetch, wr_condition *blocked);
 /* Prepare a CANCEL: the worker forgets the consumer, what we hold stays ours. The next credit begins a new count. */
 int wr_attachment_cancel(wr_attachment *a, wr_client_consumer *c, uint64_t *sequence, wr_condition *blocked);
+/* Prepare a LEAVE: who consumes alone, or asked whether it may consume, does not any more. */
+int wr_attachment_leave(wr_attachment *a, uint32_t server, uint32_t queue, wr_condition *blocked);
 /* ACK or NACK of tags of one queue: one command for one tag, else one with a list. At most 4096 tags. */
 int wr_attachment_settle(wr_attachment *a, const wr_client_consumer *c, uint8_t op, uint8_t flags, const uint64_t *tags,
                          uint32_t tags_n, wr_condition *blocked);

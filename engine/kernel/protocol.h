@@ -28,6 +28,7 @@
 #define WR_OP_LOCATE 21
 #define WR_OP_CONTROL 22
 #define WR_OP_BARRIER 23
+#define WR_OP_LEAVE 24
 #define WR_OP_APPEND 32
 #define WR_OP_APPEND_MANY 33
 #define WR_FLAG_SYNCED 1
@@ -51,6 +52,7 @@
 #define WR_RESULT_FULL 7
 #define WR_DELIVERY_FREE 0
 #define WR_DELIVERY_HELD 1
+#define WR_DELIVERY_EXCLUSIVE 2
 #define WR_LOCATION_JOURNAL 1
 #define WR_LOCATION_JOURNAL_TRANSIENT 2
 #define WR_LOCATION_SEGMENT 3
@@ -87,7 +89,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xb4575bf23fba006eull
+#define WR_LAYOUT_HASH 0x7fee559fcf71f99bull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

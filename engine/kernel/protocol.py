@@ -49,6 +49,7 @@ PROTOCOL: dict[str, int] = {
     "OP_LOCATE": 21,
     "OP_CONTROL": 22,
     "OP_BARRIER": 23,
+    "OP_LEAVE": 24,
     "OP_APPEND": 32,
     "OP_APPEND_MANY": 33,
     # command flags (bits)
@@ -80,6 +81,7 @@ PROTOCOL: dict[str, int] = {
     # delivery slot state
     "DELIVERY_FREE": 0,
     "DELIVERY_HELD": 1,
+    "DELIVERY_EXCLUSIVE": 2,  # no delivery: its `queue` is consumed by this client alone (engine/queues/exclusive.h)
     # where a delivered body lies
     "LOCATION_JOURNAL": 1,
     "LOCATION_JOURNAL_TRANSIENT": 2,

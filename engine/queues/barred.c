@@ -6,6 +6,7 @@
 
 static uint32_t find(wr_queue_engine *e, const wr_queue *q) {
     uint32_t found = q->ready_n || wr_aside_n(q) || wr_queue_ahead(e, q) ? WR_BARRED_MESSAGES : 0;
+    if (q->exclusive) found |= WR_BARRED_CONSUMERS;
     for (uint32_t i = 0; i < q->consumers_n; i++)
         if (q->consumers[i]->prefetch) found |= WR_BARRED_CONSUMERS;
     const wr_queue *letters = q->policy && q->policy->o.dead_letters ? wr_queue_find(e, q->policy->o.dead_letters) : NULL;

@@ -5,6 +5,7 @@
 #include "queues/commands.h"
 #include "queues/consumers.h"
 #include "queues/entries.h"
+#include "queues/exclusive.h"
 #include "queues/links.h"
 #include "queues/pages.h"
 #include "queues/publish.h"
@@ -73,17 +74,7 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
     if (!consumer) return WR_WAIT;
     if (c->count && !(consumer->active && consumer->prefetch) && wr_is_barred(e, q)) return WR_WAIT;
     if (!consumer->active) {
-        if (q->consumers_n == q->consumers_size) {
-            uint32_t size = q->consumers_size ? 2 * q->consumers_size : 8;
-            wr_consumer **list = realloc(q->consumers, size * sizeof *list);
-            if (!list) return WR_WAIT;
-            q->consumers = list;
-            q->consumers_size = size;
-        }
-        q->consumers[q->consumers_n++] = consumer;
-        consumer->active = true;
-        consumer->delivered_n = 0;
-        consumer->prefetch = 0;
+        if (!wr_consumer_begin(consumer)) return WR_WAIT;
         q->asked_n++;
         wr_queue_dirty(e, q);
     }
@@ -92,6 +83,7 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
         wr_queue_dirty(e, q);
     }
     consumer->spoke = true;
+    wr_consumer_speaks(e, consumer);
     consumer->credit = c->tag;
     consumer->prefetch = c->count > UINT32_MAX ? UINT32_MAX : (uint32_t)c->count;
     wr_queue_wake(e, q);
@@ -101,6 +93,8 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
 static wr_outcome cancel(wr_queue_engine *e, wr_qlink *l, const wr_command *c, wr_command *record) {
     wr_consumer *consumer = wr_consumer_find(e, l, c->queue);
     if (!consumer) return wr_command_answer(record, WR_RESULT_NO);
+    consumer->joined = false;
+    wr_consumer_speaks(e, consumer);
     wr_consumer_stop(e, consumer);
     if (c->flags & WR_FLAG_REQUEUE) wr_consumer_return(e, consumer, false);
     return wr_command_answer(record, WR_RESULT_OK);
@@ -128,6 +122,10 @@ wr_outcome wr_command_execute(wr_queue_engine *e, wr_qlink *l, const wr_command 
         return credit(e, l, c, record);
     case WR_OP_CANCEL:
         return cancel(e, l, c, record);
+    case WR_OP_LEAVE: {
+        wr_queue *q = wr_queue_find(e, c->queue);
+        return wr_command_answer(record, q && wr_exclusive_leave(e, l, q) ? WR_RESULT_OK : WR_RESULT_NO);
+    }
     case WR_OP_LOCATE:
         return locate(e, l, c, record);
     case WR_OP_BARRIER:

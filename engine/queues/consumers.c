@@ -26,7 +26,7 @@ wr_consumer *wr_consumer_get(wr_queue_engine *e, wr_qlink *l, wr_queue *q) {
     *place = (uint64_t)(uintptr_t)c;
     c->link = l;
     c->queue = q;
-    c->first = c->last = WR_NO_SLOT;
+    c->first = c->last = c->exclusive_slot = WR_NO_SLOT;
     c->next = l->consumers;
     l->consumers = c;
     return c;
@@ -43,6 +43,32 @@ static void leave(wr_queue *q, const wr_consumer *c) {
         }
 }
 
+bool wr_consumer_begin(wr_consumer *c) {
+    wr_queue *q = c->queue;
+    if (q->consumers_n == q->consumers_size) {
+        uint32_t size = q->consumers_size ? 2 * q->consumers_size : 8;
+        wr_consumer **list = realloc(q->consumers, size * sizeof *list);
+        if (!list) return false;
+        q->consumers = list;
+        q->consumers_size = size;
+    }
+    bool first = q->former == c;
+    if (first) memmove(q->consumers + 1, q->consumers, q->consumers_n * sizeof *q->consumers);
+    q->consumers[first ? 0 : q->consumers_n] = c;
+    q->consumers_n++;
+    c->active = true;
+    c->delivered_n = 0;
+    c->prefetch = 0;
+    return true;
+}
+
+void wr_consumer_speaks(wr_queue_engine *e, wr_consumer *c) {
+    c->silent = false;
+    if (c->queue->former != c) return;
+    c->queue->former = NULL;
+    wr_queue_wake(e, c->queue);
+}
+
 void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
     if (!c->active) return;
     c->active = false;
@@ -56,11 +82,26 @@ void wr_consumer_steps_back(wr_consumer *c) {
     c->queue->consumers[c->queue->consumers_n++] = c;
 }
 
+void wr_consumer_shares(wr_queue_engine *e, wr_consumer *c) {
+    wr_qlink *l = c->link;
+    if (c->exclusive_slot == WR_NO_SLOT) return;
+    /* at once: nobody else is let in before it is free, or the next worker would believe two */
+    atomic_store_explicit(&wr_view_delivery(&l->view, e->o.server, c->exclusive_slot)->state, WR_DELIVERY_FREE, memory_order_release);
+    l->release[l->release_n++] = c->exclusive_slot;
+    c->exclusive_slot = WR_NO_SLOT;
+    c->queue->exclusive = NULL;
+    l->exclusive_n--;
+    atomic_store_explicit(&e->me->exclusive_n, --e->exclusive_n, memory_order_release);
+    wr_queue_wake(e, c->queue);
+}
+
 void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l) {
     while (l->consumers) {
         wr_consumer *c = l->consumers;
         assert(c->held_n == 0);
         wr_consumer_stop(e, c);
+        wr_consumer_shares(e, c);
+        wr_consumer_speaks(e, c);
         l->consumers = c->next;
         wr_map_remove(&e->consumers, (uint64_t)l->slot << 32 | c->queue->id, 0);
         free(c);
@@ -188,6 +229,7 @@ static void settle(wr_queue_engine *e, wr_consumer *c, uint64_t sequence, wr_ent
         e->acked_n++;
     }
     if (c->active) wr_queue_wake(e, q); /* prefetch or a delivery slot is free again */
+    if (q->former == c && !c->held_n && !e->early) wr_consumer_speaks(e, c); /* it has nothing more to say */
 }
 
 bool wr_queue_settle(wr_queue_engine *e, wr_qlink *l, wr_queue *q, uint64_t sequence, wr_settling how) {
@@ -246,5 +288,6 @@ uint64_t wr_queue_purge(wr_queue_engine *e, wr_queue *q, uint64_t below, bool un
     }
     q->acked_n += n;
     e->acked_n += n;
+    if (q->former && !q->former->held_n && !e->early) wr_consumer_speaks(e, q->former);
     return n;
 }

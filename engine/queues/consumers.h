@@ -12,10 +12,29 @@ wr_consumer *wr_consumer_get(wr_queue_engine *e, wr_qlink *l, wr_queue *q);
 void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c);
 /* All that it holds goes back: redelivered, but if it is `gone` what its client had not handed to anybody. */
 void wr_consumer_return(wr_queue_engine *e, wr_consumer *c, bool gone);
+/* It gets something from now on: as the last one, but whoever was the single active one when the worker before this one died comes
+ * first. False: no memory. */
+bool wr_consumer_begin(wr_consumer *c);
+/* It has asked this worker for something, or left: what it held before says no more of it. */
+void wr_consumer_speaks(wr_queue_engine *e, wr_consumer *c);
+/* It does not consume alone any more. */
+void wr_consumer_shares(wr_queue_engine *e, wr_consumer *c);
 void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l);
 
 /* Of a single active consumer, the next one takes its place. */
 void wr_consumer_steps_back(wr_consumer *c);
+
+/* Is there a delivery slot for one more? */
+static inline bool wr_slot_left(const wr_qlink *l) { return l->free_n || l->slots_used < l->view.g.delivery_slots; }
+
+/* The one that was freed last, whose memory is warm; only if all are held one that was never used. */
+static inline uint32_t wr_slot_take(wr_queue_engine *e, wr_qlink *l) {
+    if (l->free_n) return l->free_slots[--l->free_n];
+    const uint32_t slot = l->slots_used++;
+    /* before it is written: the next worker looks at no slot from here on (links.c) */
+    atomic_store_explicit(&l->view.links[e->o.server].slots_used, l->slots_used, memory_order_relaxed);
+    return slot;
+}
 
 /* READY → UNACKED; the slot joins the consumer's list, which is ordered by sequence. */
 bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot, uint64_t pushed_at);

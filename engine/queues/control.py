@@ -22,6 +22,9 @@ from warren.engine.queues.causes import Causes
 
 #: names of what the engine's policy_counts answers
 POLICY_COUNTS = ("delayed", "expired", "dropped", "dead_lettered", "refused", "duplicates")
+#: answers of `join`, in the order of WR_JOIN_… (exclusive.h): it consumes; another one consumes alone; another one
+#: consumes, so nobody can alone; not known yet, so ask again; no delivery slot
+JOINED = ("in", "held", "consumed", "early", "no slot")
 MESSAGE_ID_BYTES = 16
 #: what the reply of a browse needs beside its rows
 REPLY_MARGIN = 128
@@ -95,6 +98,12 @@ class Release(Request, tag="release"):
     subscription_queue: int
 
 
+class Join(Request, tag="join"):
+    """Consume from now on, alone (`exclusive`) or beside others: `Joined`. It ends by OP_LEAVE, and with the client."""
+
+    exclusive: bool
+
+
 class Cause(Request, tag="cause"):
     """What a message died of that is about to be rejected, for the headers of its dead letter: `Count`. Kept in memory
     alone (engine/queues/causes.py).
@@ -146,6 +155,13 @@ class Measured(msgspec.Struct):
     full: bool
 
 
+class Joined(msgspec.Struct):
+    """Whether the client may consume, a word of JOINED; `slot`: of the client that is in the way."""
+
+    how: str
+    slot: int
+
+
 class Claimed(msgspec.Struct):
     """Sequences [start, end) of the subscription's queue."""
 
@@ -153,12 +169,12 @@ class Claimed(msgspec.Struct):
     end: int
 
 
-Answer = Counts | Range | Count | Rows | Spans | Measured | Claimed
+Answer = Counts | Range | Count | Rows | Spans | Measured | Joined | Claimed
 #: the one of these that a request has
 AnswerOf = TypeVar("AnswerOf")
 
 _decode = msgspec.msgpack.Decoder(
-    Stats | Waiting | Ranges | Purge | AckTo | Browse | ReadySpans | Measure | Claim | Cause | Release
+    Stats | Waiting | Ranges | Purge | AckTo | Browse | ReadySpans | Measure | Join | Claim | Cause | Release
 ).decode
 
 
@@ -195,7 +211,7 @@ def serve(worker: Worker, reply_bytes: int) -> None:
         ok, durable = True, False
         answer: Answer | Refusal
         try:
-            found = _answer(worker, _decode(content), epoch, sequence, high, reply_bytes)
+            found = _answer(worker, _decode(content), slot, epoch, sequence, high, reply_bytes)
             if found is None:
                 engine.control_later(slot)
                 engine.pending(_core.QUEUE_EVENT_CONTROL, True)  # until a journal file is there
@@ -214,7 +230,7 @@ def serve(worker: Worker, reply_bytes: int) -> None:
 
 
 def _answer(
-    worker: Worker, request: Request, epoch: int, sequence: int, high: int, reply_bytes: int
+    worker: Worker, request: Request, slot: int, epoch: int, sequence: int, high: int, reply_bytes: int
 ) -> tuple[Answer, bool] | None:
     """(answer, durable) of one request, None when the journal has no room now."""
     engine, queue = worker.engine, worker.known(request.queue)
@@ -242,6 +258,9 @@ def _answer(
             return Spans(spans, next, engine.stats(queue.id)[8]), False
         case Measure(start=start, end=end, bytes=size, one=one):
             return Measured(*engine.measure(queue.id, max(0, start), max(0, end), max(0, size), one)), False
+        case Join(exclusive=exclusive):
+            joined, other = engine.join(queue.id, slot, exclusive)
+            return Joined(JOINED[joined], other), False
         case Claim(max_messages=messages, max_bytes=size):
             claims = _claims(worker, queue, request.subscription_queue)
             if sequence <= high and (before := engine.replayed_claim(epoch, sequence)) is not None:

@@ -11,9 +11,9 @@
 static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     wr_qlink *l = c->link;
     if (l->evicted || l->closing || (c->stuck && !c->spoke)) return false;
-    if (c->prefetch && c->held_n >= c->prefetch) return false;
+    if (c->prefetch && (c->held_n >= c->prefetch || (c->queue->exclusive && c->queue->exclusive != l))) return false;
     if (c->delivered_n >= c->credit && (c->credit || !c->prefetch)) return false; /* a prefetch alone is no end */
-    if (!l->free_n && l->slots_used == l->view.g.delivery_slots) {
+    if (!wr_slot_left(l)) {
         l->starved = true; /* the next free slot wakes all its queues */
         return false;
     }
@@ -24,19 +24,10 @@ static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     return false;
 }
 
-/* The one that was freed last, whose memory is warm; only if all are held one that was never used. */
-static uint32_t take_slot(wr_queue_engine *e, wr_qlink *l) {
-    if (l->free_n) return l->free_slots[--l->free_n];
-    const uint32_t slot = l->slots_used++;
-    /* before it is written: the next worker looks at no slot from here on (links.c) */
-    atomic_store_explicit(&l->view.links[e->o.server].slots_used, l->slots_used, memory_order_relaxed);
-    return slot;
-}
-
 static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence) {
     wr_qlink *l = c->link;
     wr_queue *q = c->queue;
-    uint32_t slot = take_slot(e, l);
+    uint32_t slot = wr_slot_take(e, l);
     wr_delivery *d = wr_view_delivery(&l->view, e->o.server, slot);
     wr_delivery_fill(d, q->id, sequence, entry);
     d->pushed_at = l->delivery_tail;

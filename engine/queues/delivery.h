@@ -5,6 +5,7 @@
 
 /* Consumers that get something. */
 static inline uint32_t wr_serving_n(const wr_queue *q) {
+    if (q->former && (q->former->held_n || q->engine->early)) return 0; /* the next one would work beside it */
     return q->policy && q->policy->o.single_active && q->consumers_n ? 1 : q->consumers_n;
 }
 

@@ -25,6 +25,8 @@ void wr_queue_drop(wr_queue_engine *e, wr_queue *q) {
             }
             wr_consumer_return(e, c, false);
             wr_consumer_stop(e, c);
+            wr_consumer_shares(e, c);
+            wr_consumer_speaks(e, c);
             wr_map_remove(&e->consumers, (uint64_t)l->slot << 32 | q->id, 0);
             *at = c->next;
             free(c);

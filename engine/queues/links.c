@@ -2,6 +2,7 @@
 #include "kernel/delivery.h"
 #include "queues/consumers.h"
 #include "queues/drop.h"
+#include "queues/exclusive.h"
 #include "queues/links.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -46,6 +47,17 @@ static wr_entry *claimed(wr_queue_engine *e, wr_qlink *l, uint32_t slot, wr_deli
     return entry && entry->state == WR_ENTRY_READY && !memcmp(entry->id, copy->id, 16) ? entry : NULL;
 }
 
+/* A consumer of the worker before this one. Of a single active one whoever got the last message was it. */
+static void was_before(wr_queue_engine *e, wr_consumer *c, uint64_t sequence) {
+    wr_queue *q = c->queue;
+    const wr_consumer *former = q->former;
+    c->silent = true;
+    if (!q->policy || !q->policy->o.single_active) return;
+    if (former && former->link->held[former->last].sequence > sequence) return;
+    q->former = c;
+    e->early = true;
+}
+
 /* Believe, once, what the shared slots of a client say about who holds what; free the rest. Those that were never used
  * are not even read: that would make memory of them. They are held by ascending sequence, because what a consumer holds
  * is sorted so, and grows at its end. `claims`: room for as many as are used. */
@@ -60,6 +72,7 @@ static void take_up_slots(wr_queue_engine *e, wr_qlink *l, claim *claims) {
         wr_entry *entry = claimed(e, l, claims[i].slot, &copy, &q); /* its client may change it between the looks */
         wr_consumer *c = entry ? wr_consumer_get(e, l, q) : NULL;
         if (!c || !wr_hold(e, c, entry, copy.sequence, claims[i].slot, copy.pushed_at)) continue;
+        was_before(e, c, copy.sequence);
         /* The count lives on with who holds it; he may lie, but it is his message. */
         if (copy.delivery_count >= entry->delivery_count)
             entry->delivery_count = copy.delivery_count < UINT16_MAX ? copy.delivery_count + 1 : UINT16_MAX;
@@ -67,7 +80,9 @@ static void take_up_slots(wr_queue_engine *e, wr_qlink *l, claim *claims) {
     for (uint32_t slot = l->slots_used; slot-- > 0;) {
         if (l->held[slot].consumer) continue;
         wr_delivery *d = wr_view_delivery(&l->view, e->o.server, slot);
-        if (atomic_load_explicit(&d->state, memory_order_relaxed)) atomic_store_explicit(&d->state, WR_DELIVERY_FREE, memory_order_release);
+        const uint32_t state = atomic_load_explicit(&d->state, memory_order_relaxed);
+        if (state == WR_DELIVERY_EXCLUSIVE && (q = wr_queue_find(e, d->queue)) && wr_exclusive_take_up(e, l, q, slot)) continue;
+        if (state) atomic_store_explicit(&d->state, WR_DELIVERY_FREE, memory_order_release);
         l->free_slots[l->free_n++] = slot;
     }
 }
@@ -104,6 +119,7 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     uint64_t head = atomic_load_explicit(&link->head, memory_order_acquire);
     uint64_t tail = atomic_load_explicit(&link->tail, memory_order_acquire);
     bool served = atomic_load_explicit(&link->server_epoch, memory_order_acquire) != 0;
+    l->before = served && !e->epoch;
     l->next = l->posted = l->done_written = l->done_synced = l->done_head = head;
     l->limit = wr_link_limit(e, link, tail);
     l->takeup_tail = served ? tail : head;
@@ -128,6 +144,8 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
 
 void wr_queue_begin(wr_queue_engine *e, uint64_t epoch) {
     e->epoch = epoch;
+    e->begun_ns = wr_now_ns();
+    atomic_store_explicit(&e->me->exclusive_n, e->exclusive_n, memory_order_release);
     e->frozen = false;
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];

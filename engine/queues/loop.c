@@ -11,6 +11,7 @@
 #include "queues/commands.h"
 #include "queues/dead_letters.h"
 #include "queues/delivery.h"
+#include "queues/exclusive.h"
 #include "queues/horizons.h"
 #include "queues/journal.h"
 #include "queues/links.h"
@@ -152,6 +153,7 @@ static bool run_round(wr_queue_engine *e) {
         for (uint32_t i = 0; i < e->links_n; i++) any |= process_link(e, e->links[e->order[i]]) != 0;
         for (uint32_t i = 0; i < e->links_n; i++) wr_link_sweep(e, e->links[e->order[i]]);
         if (e->watched_n) any |= wr_overdue_turn(e);
+        if (e->early) wr_exclusive_turn(e);
         finish_round(e);
     }
     /* While slots wait to be freed nothing new is handed out: a kill now would leave two slots for one message. */

@@ -10,8 +10,9 @@
  *   segment_codec, spill, pages
  *                  rows that leave memory and come back, from segments or from the spill file
  *   entries        inserted, ready, first, removed
- *   delay, deaths, consumers, overdue, delivery
- *                  what happens to an entry: it waits, dies, is held and settled, is held too long, is delivered
+ *   delay, deaths, consumers, exclusive, overdue, delivery
+ *                  what happens to an entry: it waits, dies, is held and settled; who consumes alone; is held too long,
+ *                  is delivered
  *   statistics, browse, check
  *   journal, horizons
  *                  frames into the two logs; how far links are confirmed
@@ -159,6 +160,9 @@ typedef struct wr_consumer {
     uint32_t prefetch;    /* most unacked ones; 0: no end */
     uint32_t held_n;
     uint32_t first, last; /* held slots, by ascending sequence */
+    bool joined;             /* it was told that it may consume, and has not left (queues/exclusive.h) */
+    bool silent;             /* it holds what it held when this worker began, and has asked for nothing since */
+    uint32_t exclusive_slot; /* of who consumes alone, else WR_NO_SLOT */
     /* of a queue with an ack timeout (queues/overdue.c) */
     bool spoke;             /* it asked for something, or settled something, since the last look */
     bool stuck;             /* it gets nothing until it does */
@@ -209,6 +213,8 @@ typedef struct wr_queue {
     uint64_t chunk_base, chunks_at, chunks_n, chunks_size;
     wr_consumer **consumers; /* the active ones */
     uint32_t consumers_n, consumers_size, turn;
+    const struct wr_qlink *exclusive; /* who consumes it alone, or NULL */
+    wr_consumer *former; /* of a single active one: who held messages when this worker began, until it speaks */
     wr_reached reached[2]; /* of the two that were delivered the highest sequences, the highest first */
     uint32_t stats_row; /* WR_NO_SLOT: none free */
     bool in_wake, in_dirty, in_changed;
@@ -304,6 +310,8 @@ typedef struct wr_qlink {
     bool unsynced; /* some posted batch did not sync */
     bool pushed;
     bool starved; /* some delivery found no free slot */
+    bool before;  /* a worker before this one served it */
+    uint32_t exclusive_n; /* queues that it consumes alone */
     wr_pause pause;
     uint32_t slot, generation;
     uint64_t client_epoch, high;
@@ -471,6 +479,9 @@ typedef struct wr_queue_engine {
     bool stalled; /* the ACK frames of the last round did not find room yet */
     pthread_mutex_t mutex;
     uint64_t epoch; /* of this incarnation, 0 before begin */
+    uint64_t begun_ns;    /* when it began */
+    bool early;           /* some single active consumer may announce itself still (queues/exclusive.h) */
+    uint32_t exclusive_n; /* queues that somebody consumes alone */
     uint64_t seen_slots_version, seen_catalog_version;
     uint32_t offered; /* NEED_FILE events already told */
     bool failed_told, unknown_waiting;

@@ -305,7 +305,8 @@ typedef struct {
     _Atomic uint64_t catalog_read; /* version of the catalog whose topics it serves and shows (topic worker; before it is READY) */
     _Atomic uint64_t barred_seen; /* the word `barred` of the superblock that it obeys last (queue worker) */
     _Atomic uint32_t barred_found; /* BARRED_… : what was in that queue then; stored before `barred_seen` */
-    uint8_t pad2_[164];
+    _Atomic uint32_t exclusive_n; /* queues of it that some client consumes alone (queue worker) */
+    uint8_t pad2_[160];
 } wr_server;
 _Static_assert(sizeof(wr_server) == 512, "wr_server");
 _Static_assert(offsetof(wr_server, epoch) == 0, "wr_server.epoch");
@@ -348,6 +349,7 @@ _Static_assert(offsetof(wr_server, queues_version) == 320, "wr_server.queues_ver
 _Static_assert(offsetof(wr_server, catalog_read) == 328, "wr_server.catalog_read");
 _Static_assert(offsetof(wr_server, barred_seen) == 336, "wr_server.barred_seen");
 _Static_assert(offsetof(wr_server, barred_found) == 344, "wr_server.barred_found");
+_Static_assert(offsetof(wr_server, exclusive_n) == 348, "wr_server.exclusive_n");
 
 /* One client slot in the superblock. `claim` is changed by compare-and-swap only; the identity is written by the claimer. */
 typedef struct {

@@ -203,7 +203,7 @@ static void good_credit(uint32_t n) {
 /* ---- hostile commands ---- */
 
 static const uint8_t ops[] = {WR_OP_PUBLISH, WR_OP_PUBLISH, WR_OP_PUBLISH, WR_OP_ACK,     WR_OP_ACK,    WR_OP_NACK,   WR_OP_CREDIT,
-                              WR_OP_CREDIT,  WR_OP_CANCEL,  WR_OP_LOCATE,  WR_OP_CONTROL, WR_OP_BARRIER, WR_OP_STORE_WRITE};
+                              WR_OP_CREDIT,  WR_OP_CANCEL,  WR_OP_LOCATE,  WR_OP_CONTROL, WR_OP_BARRIER, WR_OP_LEAVE,   WR_OP_STORE_WRITE};
 
 static void crafted(hostile *h, fuzz_input *in) {
     wr_link *link = &h->view.links[SERVER];

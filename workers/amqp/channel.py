@@ -209,14 +209,31 @@ class Channel:
                 f"invalid arg 'x-priority' for {described('queue', queue, connection.vhost)}: "
                 f'"expected integer, got {type_of(priority)}"',
             )
-        tap = await self.tap(declaration, queue)
-        others = tap.consumers
-        if (exclusive and (tap.single or await self._consumers_of(declaration))) or any(
-            one.exclusive for one in others
-        ):
-            raise ChannelFault(403, f"{described('queue', queue, connection.vhost)} in exclusive use")
+        self._coming.add(tag)
+        try:
+            tap = await self.tap(declaration, queue)
+            await self._claim(tap, queue, exclusive)
+        finally:
+            self._coming.discard(tag)
+        if self.over:
+            tap.claims.unclaim()
+            return
         consumer = Consumer(self, tag, tap, queue, no_ack, exclusive, int(priority), self.prefetch)
         await self._begin(consumer, nowait)
+
+    async def _claim(self, tap: Tap, queue: str, exclusive: bool) -> None:
+        """May a consumer come, of all clients of the node? Raises ChannelFault."""
+        what = described("queue", queue, self.connection.vhost)
+        try:
+            if exclusive and tap.single:
+                raise ResourceLocked("one at a time is active anyway")
+            await tap.claims.claim(exclusive, always=True)
+        except ResourceLocked:
+            raise ChannelFault(403, f"{what} in exclusive use") from None
+        except QueueNotFound:
+            raise ChannelFault(404, f"no {what}") from None
+        except LimitError as error:
+            raise ChannelFault(406, f"{what} cannot be consumed: {error}") from None
 
     async def _begin(self, consumer: Consumer, nowait: bool) -> None:
         """A consumer comes: the client hears of that before its first message."""
@@ -291,9 +308,6 @@ class Channel:
                 raise ChannelFault(404, f"no {described('queue', queue, vhost)}") from None
             except ResourceLocked:
                 raise self.declarations.locked(queue) from None
-
-    async def _consumers_of(self, declaration: QueueDeclaration) -> int:
-        return (await self.declarations.counts(declaration))[1]
 
     # -- basic: get, settle -------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ class Tap(Line):
         self._size = 0  # of bodies, on average
         self._settling: list[tuple[bool, bool, list[Delivery]]] = []
         self._flushing = False
-        self._resting: asyncio.Task[None] | None = None
+        self._resting: asyncio.Future[Any] | None = None
         super().__init__(taps.loop, queue)
         self._of_gateway()
 
@@ -119,6 +119,10 @@ class Tap(Line):
         return self.kept + (self.handle.pending if self.handle.usable else 0)
 
     # -- consumers ----------------------------------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.consumers)
 
     async def enter(self, consumer: Receiver) -> None:
         """A consumer comes; from now on it gets messages."""

@@ -41,6 +41,7 @@ from warren.engine.queues import control
 from warren.engine.queues.control import AnswerOf
 from warren.engine.saying import shown
 from warren.ipc.layout import SERVER_WORKER_FIRST
+from warren.workers.client import joining
 from warren.workers.client.arguments import (
     checked_count,
     checked_exchange,
@@ -75,6 +76,8 @@ __all__ = ["Queue", "Confirm"]
 
 #: how long the worker is waited for that is told what a message died of
 CAUSE_S = 5.0
+#: how long a worker that does not answer is waited for to have room, at the end of an exclusive consumer
+SILENT_S = 1.0
 
 _STATISTICS = tuple(item.name for item in QUEUE_STATS.fields if item.name != "queue")
 
@@ -124,6 +127,7 @@ class Queue:
         self._what = f"queue {declaration.name!r} is transient"  #: for an error
         self._client = client
         self._consuming = 0
+        self._alone = False  # who consumes here has the queue alone
         self._begun = 0
         self._lock = threading.Lock()
         self._declaration = declaration
@@ -466,7 +470,9 @@ class Queue:
                 timeout = time_left(lost, timeout)
                 self._renew()
 
-    def consume(self, prefetch: int | None = None, timeout: float | None = None) -> Iterator[Message]:
+    def consume(
+        self, prefetch: int | None = None, timeout: float | None = None, *, exclusive: bool = False
+    ) -> Iterator[Message]:
         """Iterate over messages; ends if none arrives for `timeout` seconds. Raises what get raises.
 
         Without a `prefetch`, as many messages are delivered ahead as the loop works off in about 4 ms: many to a fast
@@ -478,13 +484,33 @@ class Queue:
         While so many messages are unacked, no further one is delivered, however many are ready: the iterator then ends
         at its timeout as with an empty queue, or without one waits forever. Ack as you go, or use a larger prefetch.
         When the iterator is left, messages that were delivered but not handed out return to the queue.
-        """
-        return self._consume(prefetch, timeout)
 
-    def _consume(self, prefetch: int | None, timeout: float | None) -> Iterator[Message]:
+        `exclusive`: it is the only consumer of the queue, in all processes, from its first message wanted until it is
+        left, or its process dies; a restart of the queue's worker changes nothing. ResourceLocked is raised when there
+        is another consumer, and to others that begin to consume meanwhile. Gets are not kept out.
+        """
+        return self._consume(prefetch, timeout, self._checked_exclusive(exclusive))
+
+    def _checked_exclusive(self, exclusive: object) -> bool:
+        """Raises UsageError."""
+        if checked_flag(exclusive, "exclusive") and self._declaration.arguments.get("single_active_consumer"):
+            raise UsageError(
+                f"queue {self.name!r} is declared with single_active_consumer, so one consumer gets all messages "
+                "anyway: leave out exclusive"
+            )
+        return bool(exclusive)
+
+    def _begins(self, exclusive: bool) -> None:
+        """One more consumes here. Raises ResourceLocked."""
         with self._lock:
+            if self._alone or (exclusive and self._consuming):
+                raise joining.of_own(self.name, self._alone)
             self._consuming += 1
-        silent = False
+            self._alone = exclusive
+
+    def _consume(self, prefetch: int | None, timeout: float | None, exclusive: bool) -> Iterator[Message]:
+        self._begins(exclusive)
+        silent = joined = False
         try:
             handle = self._handle
             begun = False
@@ -492,6 +518,9 @@ class Queue:
             while True:
                 try:
                     if not begun:
+                        if exclusive or joining.somebody_is_alone(self._client, self._declaration):
+                            joined = True
+                            joining.join(self._client, self._declaration, exclusive)
                         self._begun = handle.begin(prefetch)
                         begun = True
                     message = handle.get(left)
@@ -510,8 +539,14 @@ class Queue:
             with self._lock:
                 self._consuming -= 1
                 last = None if self._consuming else self._begun
-            if last is not None:  # another thread may begin now: then it goes on, with what lies here
-                self._give_back_later(last) if silent else self._release(last)
+            try:
+                if last is not None:  # another thread may begin now: then it goes on, with what lies here
+                    self._give_back_later(last) if silent else self._release(last)
+            finally:
+                if joined and last is not None and self._handle.usable:
+                    joining.leave(self._handle, SILENT_S if silent else joining.LEAVE_S)
+                if exclusive:
+                    self._alone = False
 
     def __enter__(self) -> Self:
         return self
@@ -765,6 +800,7 @@ def _in_child() -> None:
     for queue in list(_queues):
         queue._lock = threading.Lock()
         queue._consuming = 0
+        queue._alone = False
 
 
 os.register_at_fork(after_in_child=_in_child)

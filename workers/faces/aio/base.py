@@ -14,6 +14,7 @@ from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import DiskFull, QueueFull, QueueNotFound, TimedOut
 from warren.engine.kernel.atomic_file import explained
+from warren.workers.client import joining
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Batch, Publish
@@ -161,6 +162,24 @@ class Underneath(queues.Queue):
             if end is not None and end.come:
                 return False
         return not room.late
+
+    def join(self, exclusive: bool) -> None:
+        """Ask the worker whether this client may consume. It blocks; as joining.join."""
+        joining.join(self._client, self._declaration, exclusive)
+
+    @property
+    def has_to_ask(self) -> bool:
+        """Whether it has to ask before it consumes beside others."""
+        return joining.somebody_is_alone(self._client, self._declaration)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether no other client can use it: it is an exclusive queue."""
+        return bool(self._declaration.owner)
+
+    def checked_exclusive(self, exclusive: object) -> bool:
+        """Raises UsageError."""
+        return self._checked_exclusive(exclusive)
 
     def renew(self) -> None:
         """A handle of the attachment in use. Raises QueueNotFound, ClosedError."""

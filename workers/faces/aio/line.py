@@ -20,7 +20,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
@@ -35,6 +35,7 @@ from warren.workers.faces.aio.base import (
     run_blocking,
     time_left,
 )
+from warren.workers.faces.aio.claims import Claims
 from warren.workers.faces.aio.loop import Loop
 from warren.workers.faces.message import Message
 
@@ -168,9 +169,15 @@ class Line:
         self._reading = 0  # threads that read
         self._nobody()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody consumes here."""
+        return bool(self._consumers)
+
     def _nobody(self) -> None:
         self.getters: OrderedDict[Getter, None] = OrderedDict()
         self._consumers: list[Share] = []
+        self.claims = Claims(self.loop, self.queue, lambda: self.in_use, self._heard_soon)
         self._numbered = False  # some consumer has a number
         self._window = 0  # of all consumers
         self._unacked_most = 0
@@ -373,6 +380,9 @@ class Line:
         server, tail = self.queue.handle.server, self._horizon("tail")
         return not tail or await self.loop.passed(server, _core.WANT_PROCESSED, tail - 1, end, _core.FOR_REPLY)
 
+    async def _heard_soon(self) -> None:
+        await self._heard(time.monotonic() + LAST_LOOK_S)
+
     def _rest(self) -> asyncio.Task[None] | None:
         """Nobody wants anything any more: what is here returns to the queue."""
         if self.loop.closing or self.loop.events.is_closed():
@@ -574,7 +584,8 @@ class Line:
         if self.loop.client.deserted():
             self.queue.leave_to_next()
         elif (
-            handle.stop() is False
+            not self.claims.left()
+            or handle.stop() is False
             or not core.wait_submitted(LAST_LOOK_S)
             or not handle.quiet
             or not handle.give_back()  # the last ones first
@@ -649,6 +660,7 @@ class Line:
         """A handle of the attachment in use; it blocks."""
         self.queue.renew()
         self.loop.by_id[self.queue.id] = self
+        self.claims.again()
 
     async def make_usable(self) -> None:
         """What is to be published needs a handle of an attachment that is good."""
@@ -764,18 +776,20 @@ class Line:
                 if not self.queue.handle.usable:
                     await run_blocking(self.renew)
 
-    def part(self, share: Share) -> asyncio.Task[None] | None:
+    def part(self, share: Share) -> asyncio.Future[Any] | None:
         """A consumer goes; what the others want stays asked for. The task that returns what was for nobody else."""
         if share not in self._consumers or self.loop.closing:
             return None
         self._consumers.remove(share)
         if self._consumers:
             self._prefetch()
-        elif self.getters:
+            return None
+        resting = None
+        if self.getters:
             self._cancel_soon()
         else:
-            return self._rest()
-        return None
+            resting = self._rest()
+        return self.claims.depart(resting)
 
     def hold(self, message: Message, share: Share) -> None:
         """The message is in the consumer's hand."""

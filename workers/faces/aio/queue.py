@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from warren.engine import _core
-from warren.engine.errors import AckTimedOut, LimitError, QueueEmpty, QueueFull, TimedOut, UsageError
+from warren.engine.errors import AckTimedOut, LimitError, QueueEmpty, QueueFull, ResourceLocked, TimedOut, UsageError
 from warren.workers.client.arguments import checked_count, checked_flag, checked_seconds, listed
 from warren.workers.client.publish import Durability, Publish, PublishManyOptions, PublishOptions
 from warren.workers.faces import message
@@ -285,16 +285,19 @@ class Queue:
         """
         return await self._line.get(checked_count(max, "max", 1, sys.maxsize), timeout)  # type: ignore[return-value]
 
-    def consume(self, prefetch: int | None = None, timeout: float | None = None) -> Consumer:
+    def consume(
+        self, prefetch: int | None = None, timeout: float | None = None, *, exclusive: bool = False
+    ) -> Consumer:
         """Iterate over messages with `async for`, with at most `prefetch` unacked at a time. Without a number, as many
         are delivered ahead as the loop works off in about 4 ms, at least one, and at most 500 are unacked: as
         warren.Queue.consume.
 
         It ends if none arrives for `timeout` seconds, also because `prefetch` are unacked while others are ready. It is
         an asynchronous context manager: on leaving, messages that were delivered but not handed out return to the
-        queue.
+        queue. `exclusive`: it is the only consumer, as of warren.Queue.consume, from its first message wanted on.
         """
-        return Consumer(self, None if prefetch is None else checked_count(prefetch, "prefetch"), timeout)
+        most = None if prefetch is None else checked_count(prefetch, "prefetch")
+        return Consumer(self, most, timeout, self._underneath.checked_exclusive(exclusive))
 
     async def __aenter__(self) -> Self:
         return self
@@ -389,9 +392,10 @@ def underneath_of(queue: Queue) -> Underneath:
 class Consumer:
     """Messages of a queue, delivered ahead: an async iterator and context manager. Created by `queue.consume`."""
 
-    def __init__(self, queue: Queue, prefetch: int | None, timeout: float | None) -> None:
+    def __init__(self, queue: Queue, prefetch: int | None, timeout: float | None, exclusive: bool = False) -> None:
         self._queue = queue
         self._timeout = timeout
+        self._exclusive = exclusive
         self._share = Share(prefetch)
         self._begun = False
         self._closed = False
@@ -421,6 +425,11 @@ class Consumer:
             raise StopAsyncIteration
         if not self._begun:
             self._begun = True
+            try:
+                await line.claims.claim(self._exclusive)
+            except BaseException:
+                self._begun = False
+                raise
             await line.join(share)
         deadline = deadline_of(self._timeout)
         while share.holding >= share.most:
@@ -433,7 +442,7 @@ class Consumer:
         left = time_left(deadline)
         try:
             found = await line.get(1, max(left, LEAST_S) if left is not None and self._timeout else left)
-        except LimitError:  # as the end of a blocking consume
+        except (LimitError, ResourceLocked):  # as the end of a blocking consume
             await self.aclose()
             raise
         if not found:
