@@ -39,6 +39,11 @@ def total(numbers: list[int]) -> int:
 
 
 @app.task
+def big(size: int) -> str:
+    return "x" * size
+
+
+@app.task
 def fail(text: str) -> None:
     raise ValueError(text)
 

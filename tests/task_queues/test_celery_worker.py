@@ -51,6 +51,14 @@ def test_a_task_runs_and_its_result_comes_to_every_process_that_asks(app: Any, w
         assert (again.state, again.get(timeout=WAIT_S), again.name) == ("SUCCESS", 3, "support.celery_tasks.add")
 
 
+def test_a_result_that_is_larger_than_a_record_comes_in_one_piece(app: Any, worker: Worker, url: str) -> None:
+    size = 5 << 20
+    result = named(app, "big", size).delay()
+    assert result.get(timeout=WAIT_S) == "x" * size
+    with client(url) as other:
+        assert len(other.AsyncResult(result.id).get(timeout=WAIT_S)) == size
+
+
 def test_a_failure_comes_with_its_exception(app: Any, worker: Worker) -> None:
     with pytest.raises(ValueError, match="on purpose"):
         named(app, "fail", "on purpose").delay().get(timeout=WAIT_S)

@@ -23,6 +23,7 @@ from warren.dramatiq import WarrenBackend, WarrenBroker
 from warren.engine.errors import UsageError
 
 from support.programs import session_of
+from support.real_node import RealNode
 from support.waiting import patience, wait_until
 
 WAIT_S = 60.0
@@ -59,6 +60,14 @@ def test_messages_run_and_results_are_waited_for(broker: WarrenBroker, worker: d
     assert message.get_result(block=True, timeout=int(WAIT_S * 1000)) == 3
     assert message.get_result() == 3  # as often as it likes
     broker.join(name, timeout=int(WAIT_S * 1000))
+
+    @dramatiq.actor(queue_name=name, store_results=True)
+    def big(size: int) -> str:
+        return "x" * size
+
+    large = big.send(5 << 20)  # more than one record takes
+    assert len(str(large.get_result(block=True, timeout=int(WAIT_S * 1000)))) == 5 << 20
+    assert len(str(large.get_result())) == 5 << 20
     group = dramatiq.group([add.message(n, n) for n in range(10)]).run()
     assert list(group.get_results(block=True, timeout=int(WAIT_S * 1000))) == [2 * n for n in range(10)]
 
@@ -118,6 +127,31 @@ def test_priorities_are_those_of_the_queue(broker: WarrenBroker, name: str) -> N
         assert ran == ["high", "middle", "low"]
     finally:
         worker.stop()
+
+
+def test_a_node_that_was_stopped_is_waited_for(tmp_path: Path) -> None:
+    with RealNode(tmp_path / "data") as running:
+        made = WarrenBroker(f"warren:///{running.directory}")
+        ran: list[int] = []
+
+        @dramatiq.actor(queue_name="q", broker=made)
+        def note(number: int) -> None:
+            ran.append(number)
+
+        worker = dramatiq.Worker(made, worker_threads=1, worker_timeout=50)
+        worker.start()
+        try:
+            note.send(1)
+            wait_until(lambda: ran == [1], WAIT_S)
+            running.stop()
+            with pytest.raises(ConnectionClosed):
+                note.send(2)
+            running.start()
+            note.send(3)
+            wait_until(lambda: ran == [1, 3], WAIT_S)
+        finally:
+            worker.stop()
+            made.close()
 
 
 def test_a_broker_that_is_closed_leaves_others_of_its_process_alone(broker: WarrenBroker, name: str) -> None:

@@ -19,6 +19,8 @@ import warren
 from warren.engine.errors import ClosedError, NodeNotRunning, UsageError
 from warren.taskiq import WarrenBroker, WarrenResultBackend
 
+from support.real_node import RealNode
+
 WAIT_S = 60.0
 
 
@@ -100,6 +102,29 @@ def test_a_delay_and_a_priority_are_labels(directory: Path, name: str, node: war
             assert ran[2][1] >= due - 0.005
 
     asyncio.run(main())
+
+
+def test_results_that_are_larger_than_a_record_and_a_node_that_was_stopped(tmp_path: Path) -> None:
+    async def main(running: RealNode) -> None:
+        async with opened(running.directory, "q") as broker:
+
+            @broker.task(task_name="large")
+            async def large(size: int) -> str:
+                return "x" * size
+
+            async with working(broker):
+                for size in (5 << 20, 1):
+                    sent = await large.kiq(size)
+                    result = await sent.wait_result(timeout=WAIT_S, check_interval=0.02)
+                    assert result.return_value == "x" * size
+                    if size > 1:
+                        await asyncio.to_thread(running.stop)
+                        with pytest.raises(SendTaskError):
+                            await large.kiq(1)
+                        await asyncio.to_thread(running.start)
+
+    with RealNode(tmp_path / "data") as running:
+        asyncio.run(main(running))
 
 
 def test_what_nobody_acked_comes_again(directory: Path, name: str) -> None:

@@ -1,14 +1,22 @@
-"""Results that are kept in a topic: each is a record under its keys, the newest one counts, all go after a while."""
+"""Results that are kept in a topic: each is a record under its keys, the newest one counts, all go after a while.
+
+A value that is too large for a record is split: its parts are records under keys of their own, and behind them comes
+one under the value's keys that names them.
+
+Crash points
+  Killed between the parts: nobody names them; they go as all results do.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from warren.engine._core import Record
-from warren.engine.errors import DeclarationMismatch, TopicNotFound
+from warren.engine.errors import DeclarationMismatch, MessageTooLarge, TopicNotFound
 from warren.workers.celery.place import Place
 from warren.workers.client.client import Client
 from warren.workers.faces.topics import Topic
@@ -19,6 +27,28 @@ QUEUES = 4
 EXPIRES_LEAST_S = 1.0
 #: records read in one step
 READ = 500
+#: bytes of a part of a value, and what a record begins with that names parts: NAME, a slash, how many
+PART, PARTS = 256 << 10, b"\x00warren.parts\x00"
+
+
+def split(value: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """A value that is too large: its parts with their keys, and the record that names them."""
+    name = uuid.uuid4().hex
+    parts = [value[at : at + PART] for at in range(0, len(value), PART)]
+    return list(zip(part_keys(name, len(parts)), parts, strict=True)), PARTS + f"{name}/{len(parts)}".encode()
+
+
+def part_keys(name: str, count: int) -> list[str]:
+    """The keys of the parts of a value."""
+    return [f"warren.part/{name}/{number}" for number in range(count)]
+
+
+def named_parts(body: bytes) -> list[str]:
+    """The keys of the parts that a record names; none: it is the value itself."""
+    if not body.startswith(PARTS):
+        return []
+    name, _slash, count = body[len(PARTS) :].decode().partition("/")
+    return part_keys(name, int(count))
 
 
 class Kept:
@@ -54,8 +84,24 @@ class Kept:
     def append(self, keys: list[str], body: bytes | str, tag: str | None = None) -> None:
         """Another record; it survives every process when this returns, or what the place's durability says."""
         data = body.encode() if isinstance(body, str) else body
+        try:
+            self._append(data, keys, tag)
+        except MessageTooLarge:
+            parts, names = split(data)
+            for key, part in parts:
+                self._append(part, [key], None)
+            self._append(names, keys, tag)
+
+    def _append(self, data: bytes, keys: list[str], tag: str | None) -> None:
         durability = self.place.durability or "written"
         self._again(lambda topic: topic.append(data, keys, tag, durability=durability, timeout=self.place.call_timeout))
+
+    def whole(self, body: bytes) -> bytes | None:
+        """The value that a record is, or names the parts of; None: there is none, or not all of it any more."""
+        parts = [self.find(key, 1) for key in named_parts(body)]
+        if not parts:
+            return body or None
+        return b"".join(found[0].body for found in parts) if all(parts) else None
 
     def find(self, key: str, limit: int) -> list[Record]:
         """The newest records of a key, the newest first."""
@@ -65,7 +111,7 @@ class Kept:
     def newest(self, key: str) -> bytes | None:
         """The newest value of a key; None: there is none, or it was taken away."""
         found = self.find(key, 1)
-        return found[0].body or None if found else None
+        return self.whole(found[0].body) if found else None
 
     def wait_for(self, key: str, timeout: float) -> bytes | None:
         """The value of a key, waited for; None when time is up. Raises ClosedError."""
@@ -75,7 +121,7 @@ class Kept:
             while value is None and (left := end - time.monotonic()) > 0:
                 for record in reader.get_many(READ, left):
                     if key in record.keys:
-                        value = record.body or None
+                        value = self.whole(record.body)
         return value
 
     def _again(self, call: Callable[[Topic], Any]) -> Any:

@@ -124,7 +124,9 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
         task_id = self.backend.task_of(key)
         if task_id is None or not body or not any(task_id in waiting for waiting in self._pending_results):
             return
-        self.on_state_change(self.backend.decode_result(body), None)
+        value = self.backend.kept.whole(body)
+        if value is not None:
+            self.on_state_change(self.backend.decode_result(value), None)
 
     def stop(self) -> None:
         """Nobody waits any more."""

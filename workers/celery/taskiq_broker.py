@@ -19,8 +19,16 @@ from taskiq.exceptions import ResultGetError
 from taskiq.serializers import JSONSerializer
 
 from warren.engine.catalog.arguments import PRIORITY_MAX
-from warren.engine.errors import ClosedError, DeclarationMismatch, PeerLost, TimedOut, TopicNotFound, UsageError
-from warren.workers.celery.kept import QUEUES
+from warren.engine.errors import (
+    ClosedError,
+    DeclarationMismatch,
+    MessageTooLarge,
+    PeerLost,
+    TimedOut,
+    TopicNotFound,
+    UsageError,
+)
+from warren.workers.celery.kept import QUEUES, named_parts, split
 from warren.workers.celery.place import ATTACH_S, START_S, Place
 from warren.workers.faces import aio
 
@@ -149,12 +157,25 @@ class WarrenResultBackend(AsyncResultBackend[T]):
             await node.close()
 
     async def _store(self, key: str, value: dict[str, Any]) -> None:
-        topic = self._started()
-        await topic.append(self.serializer.dumpb(value), key, durability=self.place.durability or "written")
+        topic, data, durability = self._started(), self.serializer.dumpb(value), self.place.durability or "written"
+        try:
+            await topic.append(data, key, durability=durability)
+        except MessageTooLarge:
+            parts, names = split(data)
+            for part_key, part in parts:
+                await topic.append(part, part_key, durability=durability)
+            await topic.append(names, key, durability=durability)
 
     async def _get(self, key: str) -> Any:
+        found = await self._newest(key)
+        parts = [await self._newest(part) for part in named_parts(found or b"")]
+        if parts:
+            found = b"".join(part for part in parts if part is not None) if None not in parts else None
+        return None if found is None else self.serializer.loadb(found)
+
+    async def _newest(self, key: str) -> bytes | None:
         found = await self._started().find(key, limit=1)
-        return self.serializer.loadb(found[0].body) if found else None
+        return found[0].body if found else None
 
     def _started(self) -> aio.Topic:
         if self._topic is None:
