@@ -77,11 +77,17 @@ class TopicTree:
         node = self
         for word in _canonical(pattern):
             if word == "*":
-                node._one = node = node._one or TopicTree()
+                if node._one is None:
+                    node._one = TopicTree()
+                node = node._one
             elif word == "#":
-                node._any = node = node._any or TopicTree(repeats=True)
+                if node._any is None:
+                    node._any = TopicTree(repeats=True)
+                node = node._any
             else:
-                node = node._children.setdefault(word, TopicTree())
+                if word not in node._children:
+                    node._children[word] = TopicTree()
+                node = node._children[word]
         node._queues[queue] = node._queues.get(queue, 0) + 1
 
     def remove(self, pattern: str, queue: Destination) -> None:
@@ -98,7 +104,7 @@ class TopicTree:
         if not last._queues[queue]:
             del last._queues[queue]
         for node, word in zip(reversed(path[:-1]), reversed(words), strict=True):
-            if last:
+            if not last.is_empty:
                 return
             if word == "*":
                 node._one = None
@@ -108,9 +114,10 @@ class TopicTree:
                 del node._children[word]
             last = node
 
-    def __bool__(self) -> bool:
-        """False when there is no pattern in it."""
-        return bool(self._queues or self._children or self._one or self._any)
+    @property
+    def is_empty(self) -> bool:
+        """There is no pattern in it: a place that has none is removed at once, so what lies below need not be asked."""
+        return not (self._queues or self._children) and self._one is None and self._any is None
 
     def match(self, key: str) -> set[Destination]:
         """Those that have a pattern that matches the key."""
