@@ -57,6 +57,11 @@ def id_of(name: str) -> bytes | None:
     return found if len(found) == ID_BYTES and found.hex() == name else None
 
 
+def client_epoch_of(id: bytes) -> int:
+    """Whose message it is: the epoch of the client that published it."""
+    return int.from_bytes(id[:8], "big")
+
+
 def ids_in(folder: Folder) -> list[bytes]:
     """The messages that have files. Raises OSError."""
     try:
@@ -91,7 +96,7 @@ class _Suspect:
 
     @property
     def epoch(self) -> int:
-        return int.from_bytes(self.id[:8], "big")
+        return client_epoch_of(self.id)
 
     def let_go(self) -> None:
         os.close(self.descriptor)

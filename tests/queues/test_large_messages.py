@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import pytest
 
 import warren
 import warren.aio
+from warren.engine import _core
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import CorruptRecord
 from warren.engine.kernel.formats import LARGE_HEADER
@@ -27,10 +29,11 @@ from warren.engine.queues.folder import Folder
 from warren.engine.queues.large_files import ids_in
 from warren.workers.cli.check import Checked, verify
 from warren.workers.client.client import Client
+from warren.workers.faces.aio.line import Line
 from warren.workers.faces.row_columns import Rows
 from warren.workers.faces.row_publish import put_rows
 
-from support import large_file
+from support import command_line, large_file
 from support.real_node import RealNode, frozen
 from support.small_disk import Disk
 from support.waiting import wait_until
@@ -245,6 +248,63 @@ def test_an_event_loop_goes_on_while_they_are_written(real: RealNode, node: warr
 
     found = asyncio.run(program())
     assert found == [body(0, 1 << 20), *(body(n, LARGE if n % 3 else 100) for n in range(1, 20)), body(20)]
+
+
+def test_an_event_loop_does_not_read_them_itself(
+    real: RealNode, node: warren.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[int] = []
+    read_some = Line._read_some
+
+    def watched(line: Line, handle: _core.QueueHandle) -> None:
+        readers.append(threading.get_ident())
+        read_some(line, handle)
+
+    monkeypatch.setattr(Line, "_read_some", watched)
+    polled = []
+
+    async def program() -> None:
+        async with await warren.aio.attach(real.directory) as attached:
+            queue = await attached.queue("read")
+            handle = queue._line.handle
+            for number in range(3):
+                await queue.put(body(number))
+                message = await queue.get(timeout=30)
+                assert message.body == body(number)
+                await message.ack()
+            await queue.put(body(3))
+            while (answer := handle.poll(1, 1, True)) != _core.POLL_SLOW:
+                polled.append(answer)
+                await asyncio.sleep(0.01)
+            assert (await queue.get(timeout=30)).body == body(3)
+
+    asyncio.run(program())
+    assert len(readers) >= 4
+    assert threading.get_ident() not in readers
+    assert not any(isinstance(answer, list) for answer in polled), "a message was read by the loop's own thread"
+
+
+def test_inspect_lists_their_files(real: RealNode, node: warren.Node) -> None:
+    queue = node.queue("shown")
+    fanned = [node.queue(f"shown-{number}") for number in range(2 * SIZES["workers"])]
+    node.declare_exchange("shown", type="fanout")
+    for one in fanned:
+        node.bind(one, "shown")
+    queue.put(body(1))
+    node.publish(body(2), "shown", "")
+    there = files(real.directory)
+    rows = command_line.warren("inspect", real.directory, "large", "--json").json()["large"]
+    assert sorted((row["worker"], row["id"]) for row in rows) == sorted(
+        (worker, id.hex()) for worker, ids in enumerate(there) for id in ids
+    )
+    first, *more = rows
+    assert first["links"] == 1
+    assert {row["links"] for row in more} == {len(more)}
+    assert all(row["file_bytes"] > LARGE and row["disk_bytes"] >= LARGE for row in rows)
+    mine = [row["client_epoch"] for row in node.status()["clients"] if row["pid"] == os.getpid()]
+    assert {row["client_epoch"] for row in rows} <= set(mine)
+    assert first["id"] in command_line.warren("inspect", real.directory, "large").stdout
+    node.delete_exchange("shown")
 
 
 def test_calls_and_their_answers_may_be_large(real: RealNode, node: warren.Node) -> None:

@@ -1,4 +1,5 @@
-"""`warren inspect DIR`: what stands in the shared memory of a node, as it is. It only reads, and asks no process.
+"""`warren inspect DIR`: what stands in the shared memory of a node, and which files its large messages have. It only
+reads, and asks no process.
 
 For finding out what a node is doing when it does not say so itself; the numbers of one look are not from one instant.
 """
@@ -9,6 +10,7 @@ import errno
 import functools
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +18,10 @@ import click
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import PermissionRefused
+from warren.engine.kernel import atomic_file
 from warren.engine.kernel.protocol import INDEX_HEADER, LAYOUT_HASH
+from warren.engine.queues import large_files
+from warren.engine.queues.folder import Folder
 from warren.engine.store import file_summary
 from warren.ipc import _core as shared
 from warren.ipc import names, region
@@ -25,10 +30,12 @@ from warren.ipc.layout import CLIENT, CONSTANTS, LINK, PAGE_BYTES, SERVER, SERVE
 from warren.ipc.superblock import Superblock
 from warren.workers.cli import output
 from warren.workers.process.shared_objects import semaphore_value
+from warren.workers.process.tie import workers_there
 
 #: a slot's `reading`: server << READING_SHIFT | file number + 1
 READING_SHIFT, READING_FILE = 56, (1 << 56) - 1
-PARTS = ("superblock", "servers", "slots", "links", "files", "collection", "index", "regions")
+LARGE = "large"
+PARTS = ("superblock", "servers", "slots", "links", "files", "collection", "index", "regions", LARGE)
 
 
 def _names_of(prefix: str) -> dict[int, str]:
@@ -210,6 +217,25 @@ def regions_part(superblock: Superblock) -> list[dict[str, Any]]:
     return rows
 
 
+def large_part(directory: Path) -> list[dict[str, Any]]:
+    """Every file of a large message, in the order in which they were published. `links`: how many workers have it;
+    `client_epoch`: whose it was. Raises StoreError, PermissionRefused.
+    """
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for worker in workers_there(directory):
+        folder = Folder.of(directory, worker)
+        with atomic_file.file_explained(f"cannot read {folder.large}"):
+            for id in large_files.ids_in(folder):
+                try:
+                    found = (folder.large / id.hex()).stat()
+                except FileNotFoundError:
+                    continue  # its message was settled just now
+                row = {"worker": worker, "id": id.hex(), "client_epoch": large_files.client_epoch_of(id)}
+                sizes = {"file_bytes": found.st_size, "disk_bytes": found.st_blocks * 512, "links": found.st_nlink}
+                rows.append((found.st_mtime_ns, row | sizes))
+    return [row for _when, row in sorted(rows, key=lambda item: item[0])]
+
+
 _READERS: dict[str, Callable[[Superblock], Any]] = {
     "superblock": superblock_part,
     "servers": servers_part,
@@ -288,13 +314,14 @@ def attach(directory: str) -> Superblock:
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 def inspect(directory: str, parts: tuple[str, ...], as_json: bool) -> None:
-    """Show the shared memory of a node: superblock, servers, slots, links, files, collection, index, regions;
-    default: all.
+    """Show the shared memory of a node: superblock, servers, slots, links, files, collection, index, regions; and the
+    files of its large messages: large. Default: all.
     """
     output.check_seen()
     superblock = attach(directory)
     try:
-        found = {part: _READERS[part](superblock) for part in parts or PARTS}
+        path = NodeDirectory(directory).path
+        found = {part: large_part(path) if part == LARGE else _READERS[part](superblock) for part in parts or PARTS}
     finally:
         superblock.close()
     if as_json:
