@@ -85,7 +85,7 @@ class Program:
         """Start it."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", *self._words],
+                interpreter.command(*self._words),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
