@@ -1994,6 +1994,9 @@ def amqp_deliver(
     those that did not come by AMQP (None: without metadata), once for equal ones that follow each other; delivery
     mode and priority are added."""
 
+def amqp_shed(deliveries: list[Delivery], /) -> None:
+    """Let go of the bodies and metadata of messages, which can still be settled: their body is empty afterwards."""
+
 # ==== AMQP: binding/amqp_prepare.c ===================================================================================
 
 def amqp_prepare(

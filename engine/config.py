@@ -10,12 +10,10 @@ import msgspec
 from warren.engine.addresses import addresses
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
-from warren.ipc.layout import GATEWAYS_MAX
+from warren.ipc.layout import DELIVERY_SLOTS_MAX, GATEWAYS_MAX
 
 KIB = 1 << 10
 MIB = 1 << 20
-#: delivery slots of a client, unless a setting says how many
-SLOTS, SLOTS_WITH_AMQP = 4096, 16384
 MESSAGE_BYTES_MOST = 128 * MIB + 64 * KIB  #: message_bytes_max at most: a body of 128 MiB with any metadata
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
@@ -30,9 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     file_bytes: int = 16 * MIB  #: size of a segment file and of its image in memory (rule S8: file_size_limit)
     images_n: int = 3  #: file images kept in memory by each log
     ring_records: int = 8192  #: commands that one client can have under way to one server
-    #: messages that one client can hold unacked from one worker; 0: 4,096, and 16,384 with `amqp`, whose gateways are
-    #: one client each
-    delivery_slots: int = 0
+    delivery_slots: int = 4096  #: messages that one client can hold unacked from one worker
     arena_bytes: int = 8 * MIB  #: bodies that one client can have under way
     reply_bytes: int = 65536  #: reply area of one link
     message_bytes_max: int = (
@@ -98,6 +94,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     amqp_channel_max: int = 2047  #: channels of a connection that a client is offered; 0: no limit
     amqp_heartbeat_s: int = 60  #: heartbeat that a client is offered; 0: none
     amqp_connections_max: int = 10_000  #: connections of each gateway process
+    #: messages that the consumers of a gateway process, or of a task queue's client, can hold unacked from one worker
+    amqp_delivery_slots: int = DELIVERY_SLOTS_MAX
     amqp_message_bytes_max: int = 16 * MIB  #: largest body that a client may announce; the node's own limit holds, too
 
     def checked(self) -> Settings:
@@ -109,7 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise UsageError(f"setting {name} must be one of {', '.join(words)}, not {shown(getattr(self, name))}")
         powers = {
             "ring_records": 65536,
-            "delivery_slots": 65536,
+            "delivery_slots": DELIVERY_SLOTS_MAX,
+            "amqp_delivery_slots": DELIVERY_SLOTS_MAX,
             "arena_bytes": 4096 * MIB,
             "directory_rows": 1 << 24,
             "dense_blocks": 1 << 20,
@@ -119,8 +118,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }
         for name, most in powers.items():
             value = getattr(self, name)
-            if name == "delivery_slots" and not value:
-                continue
             if not 64 <= value <= most or value & (value - 1):
                 raise UsageError(f"setting {name} must be a power of two between 64 and {most}, not {value}")
         bounds = {
@@ -184,8 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if getattr(self, name) % 4096:
                 raise UsageError(f"setting {name} must be a multiple of 4096, not {getattr(self, name)}")
         workers = self.workers or min(30, os.cpu_count() or 1)
-        slots = self.delivery_slots or (SLOTS_WITH_AMQP if self.amqp else SLOTS)
-        return msgspec.structs.replace(self, workers=workers, delivery_slots=slots)
+        return msgspec.structs.replace(self, workers=workers)
 
     def _check_addresses(self) -> None:
         found = addresses("amqp", self.amqp)
@@ -264,6 +260,7 @@ class NodeSettings(TypedDict, total=False):
     amqp_channel_max: int
     amqp_heartbeat_s: int
     amqp_connections_max: int
+    amqp_delivery_slots: int
     amqp_message_bytes_max: int
 
 

@@ -313,10 +313,33 @@ static PyObject *amqp_deliver(PyObject *module, PyObject *const *args, Py_ssize_
     return made;
 }
 
+/* What was sent is not kept in memory until it is acked: very many may be unacked. */
+static PyObject *amqp_shed(PyObject *module, PyObject *list) {
+    (void)module;
+    if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "a list of deliveries is wanted");
+    PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
+    if (!nothing) return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        PyObject *item = PyList_GET_ITEM(list, i);
+        if (!PyObject_TypeCheck(item, wr_module.delivery_type)) {
+            Py_DECREF(nothing);
+            return PyErr_Format(PyExc_TypeError, "deliveries are of type Delivery");
+        }
+        DeliveryObject *m = (DeliveryObject *)item;
+        PyObject *body = m->body;
+        m->body = Py_NewRef(nothing);
+        Py_DECREF(body);
+        Py_CLEAR(m->meta);
+    }
+    Py_DECREF(nothing);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     FAST("amqp_method", amqp_method, "amqp_method(channel, method id, arguments): a frame."),
     FAST("amqp_content", amqp_content, "amqp_content(channel, method id, arguments, properties, body, frame_max): the frames of a method with a content."),
     FAST("amqp_deliver", amqp_deliver, "amqp_deliver(channel, consumer tag, first delivery tag, deliveries, frame_max, other): basic.deliver of each Delivery."),
+    {"amqp_shed", amqp_shed, METH_O, "amqp_shed(deliveries): let go of the bodies and metadata of a list of them."},
     {NULL, NULL, 0, NULL},
 };
 

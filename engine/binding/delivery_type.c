@@ -101,7 +101,8 @@ static int send_tags(HandleObject *h, uint8_t op, uint8_t flags, const uint64_t 
         if (wr_blocked(c, error, &blocked, deadline, "room for an acknowledgement")) {
             for (uint32_t i = 0; i < n && h->registered && !c->ended; i++) {
                 if (h->consumer.timed) wr_attachment_not_settling(&c->a, h->server, places[i]);
-                if (wr_client_consumer_hand(&h->consumer, tags[i], places[i])) break;
+                wr_place again = places[i];
+                if (wr_client_consumer_hand(&h->consumer, tags[i], &again)) break;
             }
             return -1;
         }

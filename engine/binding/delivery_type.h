@@ -5,7 +5,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *body; /* bytes; like `meta`, the same for as long as the message lives: views look at it */
+    PyObject *body; /* bytes; like `meta`, the same for as long as the message lives, but for one that a gateway has sent (amqp_shed) */
     PyObject *meta; /* bytes or NULL */
     HandleObject *handle;
     uint64_t tag;

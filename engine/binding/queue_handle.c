@@ -110,7 +110,7 @@ static void give_up(HandleObject *h, uint64_t tag) {
 }
 
 /* It is the program's from now on, and this process knows; false: the worker took it back, or there is no memory. */
-static bool hand(HandleObject *h, const wr_pending *p, wr_place place) {
+static bool hand(HandleObject *h, const wr_pending *p, wr_place *place) {
     wr_attachment *a = &h->client->a;
     wr_client_consumer *c = &h->consumer;
     uint64_t standing = c->unacked_next - c->unacked_first;
@@ -120,12 +120,12 @@ static bool hand(HandleObject *h, const wr_pending *p, wr_place place) {
         return false;
     }
     if (!c->timed) {
-        uint32_t out = wr_handed_word(place.mark, WR_HANDED_OUT);
+        uint32_t out = wr_handed_word(place->mark, WR_HANDED_OUT);
         atomic_store_explicit(wr_view_handed(&a->port.view, h->server, p->slot), out, memory_order_relaxed);
         return true;
     }
-    if (wr_attachment_hand_out(a, h->server, place, p->delivery.pushed_at)) return true;
-    wr_client_consumer_forget(c, p->delivery.sequence, place);
+    if (wr_attachment_hand_out(a, h->server, *place, p->delivery.pushed_at)) return true;
+    wr_client_consumer_forget(c, p->delivery.sequence, *place);
     h->overdue = true;
     return false;
 }
@@ -176,8 +176,8 @@ PyObject *wr_handle_hand_out(HandleObject *h, uint64_t deadline, bool alone) {
             return NULL;
         }
         DeliveryObject *m = (DeliveryObject *)message;
-        m->place = (wr_place){p.slot, wr_handed_mark(p.delivery.pushed_at)};
-        if (hand(h, &p, m->place)) {
+        m->place = (wr_place){.slot = p.slot, .mark = wr_handed_mark(p.delivery.pushed_at)};
+        if (hand(h, &p, &m->place)) {
             h->client->redelivered_n += (p.delivery.flags & WR_DELIVERY_REDELIVERED) != 0;
             return message;
         }

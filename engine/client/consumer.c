@@ -194,7 +194,7 @@ int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p) {
     return 0;
 }
 
-int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place place) {
+int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place *place) {
     if (c->unacked_next - c->unacked_first == c->unacked_size) {
         /* Full: squeeze the settled places out; grow only when that gains less than half. */
         uint64_t kept = 0;
@@ -214,7 +214,9 @@ int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place place)
         c->unacked_first = 0;
         c->unacked_next = to;
     }
-    c->unacked[c->unacked_next++ & (c->unacked_size - 1)] = (wr_in_hand){tag, place};
+    place->number = c->handed_n++;
+    c->unacked_n++;
+    c->unacked[c->unacked_next++ & (c->unacked_size - 1)] = (wr_in_hand){tag, *place};
     return 0;
 }
 
@@ -224,23 +226,40 @@ static inline void trim(wr_client_consumer *c) {
     while (c->unacked_first != c->unacked_next && c->unacked[(c->unacked_next - 1) & mask].tag == WR_TAG_NONE) c->unacked_next--;
 }
 
-bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place place) {
-    uint32_t mask = c->unacked_size - 1;
-    for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
-        wr_in_hand *held = &c->unacked[i & mask];
-        if (held->tag != tag || held->place.mark != place.mark) continue;
-        held->tag = WR_TAG_NONE;
-        trim(c);
-        return true;
+static inline bool is_it(const wr_client_consumer *c, uint64_t at, uint64_t tag, wr_place place) {
+    const wr_in_hand *held = &c->unacked[at & (c->unacked_size - 1)];
+    return held->tag == tag && held->place.mark == place.mark;
+}
+
+/* Where it stands in `unacked`; unacked_next: nowhere. It is searched by its number, and if it has another one there (it was handed out
+ * a second time, because its ack could not be sent) from the first on. */
+static uint64_t stands_at(const wr_client_consumer *c, uint64_t tag, wr_place place) {
+    const uint32_t mask = c->unacked_size - 1;
+    uint64_t low = c->unacked_first, high = c->unacked_next;
+    if (low == high) return high;
+    const uint32_t base = c->unacked[low & mask].place.number;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (c->unacked[middle & mask].place.number - base < place.number - base) low = middle + 1;
+        else high = middle;
     }
-    return false;
+    if (low != c->unacked_next && is_it(c, low, tag, place)) return low;
+    for (low = c->unacked_first; low != c->unacked_next && !is_it(c, low, tag, place);) low++;
+    return low;
+}
+
+bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place place) {
+    const uint64_t at = stands_at(c, tag, place);
+    if (at == c->unacked_next) return false;
+    c->unacked[at & (c->unacked_size - 1)].tag = WR_TAG_NONE;
+    c->unacked_n--;
+    trim(c);
+    return true;
 }
 
 uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, wr_place place, uint64_t *tags, wr_place *places, uint32_t room) {
     uint32_t mask = c->unacked_size - 1, n = 0;
-    uint64_t last = c->unacked_first;
-    for (; last != c->unacked_next; last++)
-        if (c->unacked[last & mask].tag == tag && c->unacked[last & mask].place.mark == place.mark) break;
+    const uint64_t last = stands_at(c, tag, place);
     if (last == c->unacked_next) return 0;
     for (uint64_t i = c->unacked_first; i != last + 1 && n < room; i++) {
         wr_in_hand *held = &c->unacked[i & mask];
@@ -249,6 +268,7 @@ uint32_t wr_client_consumer_forget_up_to(wr_client_consumer *c, uint64_t tag, wr
         places[n++] = held->place;
         held->tag = WR_TAG_NONE;
     }
+    c->unacked_n -= n;
     trim(c);
     return n;
 }
@@ -312,14 +332,13 @@ static bool taken(const wr_attachment *a, const wr_client_consumer *c, const wr_
 }
 
 bool wr_client_consumer_taken(const wr_attachment *a, const wr_client_consumer *c, uint64_t tag, wr_place place) {
-    for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
-        const wr_in_hand *held = &c->unacked[i & (c->unacked_size - 1)];
-        if (held->tag == tag && held->place.mark == place.mark) return taken(a, c, held);
-    }
+    const uint64_t at = stands_at(c, tag, place);
+    if (at != c->unacked_next) return taken(a, c, &c->unacked[at & (c->unacked_size - 1)]);
     return c->timed && wr_attachment_taken(a, c->server, place);
 }
 
 uint64_t wr_client_consumer_unacked(const wr_attachment *a, const wr_client_consumer *c) {
+    if (!c->timed) return c->unacked_n;
     uint64_t n = 0;
     for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
         const wr_in_hand *held = &c->unacked[i & (c->unacked_size - 1)];
@@ -341,7 +360,9 @@ void wr_client_consumer_drop_taken(const wr_attachment *a, wr_client_consumer *c
 void wr_client_consumer_forget_taken(const wr_attachment *a, wr_client_consumer *c) {
     for (uint64_t i = c->unacked_first; i != c->unacked_next; i++) {
         wr_in_hand *held = &c->unacked[i & (c->unacked_size - 1)];
-        if (held->tag != WR_TAG_NONE && taken(a, c, held)) held->tag = WR_TAG_NONE;
+        if (held->tag == WR_TAG_NONE || !taken(a, c, held)) continue;
+        held->tag = WR_TAG_NONE;
+        c->unacked_n--;
     }
     trim(c);
 }

@@ -20,9 +20,10 @@ typedef struct {
 
 #define WR_TAG_NONE UINT64_MAX /* a settled place in `unacked` */
 
-/* Where a delivery was handed out from: one that came again has the same tag, and another mark. */
+/* Where a delivery was handed out from: one that came again has the same tag, and another mark. `number`: the how many-th it was
+ * that was handed out, if nobody says otherwise; only to find it quickly. */
 typedef struct {
-    uint32_t slot, mark;
+    uint32_t slot, mark, number;
 } wr_place;
 
 typedef struct {
@@ -36,9 +37,11 @@ struct wr_client_consumer {
     wr_pending *pending; /* ring, power of two */
     uint32_t pending_size;
     uint64_t pending_first, pending_next;
-    wr_in_hand *unacked; /* ring, in the order they were handed out */
+    wr_in_hand *unacked; /* ring, in the order they were handed out, and so by number; settled places keep theirs */
     uint32_t unacked_size;
     uint64_t unacked_first, unacked_next;
+    uint64_t unacked_n; /* places in it that are not settled */
+    uint32_t handed_n; /* so many were handed out; the number of the next one */
     uint64_t popped;   /* deliveries since the consumer began at the worker */
     uint64_t granted;  /* absolute credit that the worker knows */
     uint32_t prefetch; /* the most unacked ones that the worker knows, 0: no limit */
@@ -85,8 +88,8 @@ void wr_client_consumer_drop(wr_attachment *a, wr_client_consumer *c);          
 wr_client_consumer *wr_client_consumer_find(const wr_attachment *a, uint32_t server, uint32_t queue);
 /* A delivery taken out of `pending` is the next one again. ENOMEM. */
 int wr_client_consumer_push_front(wr_client_consumer *c, const wr_pending *p);
-/* Note that a tag was handed out. ENOMEM. */
-int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place place);
+/* Note that a tag was handed out; its place gets the number. ENOMEM. */
+int wr_client_consumer_hand(wr_client_consumer *c, uint64_t tag, wr_place *place);
 /* Forget a tag; false when it was not handed out from there (or settled before). */
 bool wr_client_consumer_forget(wr_client_consumer *c, uint64_t tag, wr_place place);
 /* Move this one, and all that were handed out before it, into `tags` and `places`, in this order; returns how many, at most `room`:

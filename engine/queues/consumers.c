@@ -108,6 +108,34 @@ void wr_consumer_free_all(wr_queue_engine *e, wr_qlink *l) {
     }
 }
 
+#define NEIGHBOURS 64
+
+/* Does this consumer hold the message of this row? */
+static bool holds(const wr_consumer *c, const wr_entry *entry) {
+    return entry->state == WR_ENTRY_UNACKED && entry->holder == c->link->slot;
+}
+
+/* The slot that holds the message before this one, of those that the consumer holds; WR_NO_SLOT: none. What comes for the first time
+ * is behind all others. What comes again has its place among them, and they may be very many: most often the row before or behind it
+ * is held, too, or it is the first; else both ends are searched. */
+static uint32_t held_before(const wr_consumer *c, const wr_entry *entry, uint64_t sequence) {
+    const wr_held *held = c->link->held;
+    uint32_t last = c->last, first = c->first;
+    if (last == WR_NO_SLOT || held[last].sequence < sequence) return last;
+    if (held[first].sequence > sequence) return WR_NO_SLOT;
+    const uint32_t row = (uint32_t)(sequence % WR_CHUNK_ROWS);
+    for (uint32_t i = 1; i <= NEIGHBOURS && i <= row; i++)
+        if (holds(c, entry - i)) return wr_entry_slot(entry - i);
+    for (uint32_t i = 1; i <= NEIGHBOURS && row + i < WR_CHUNK_ROWS; i++)
+        if (holds(c, entry + i)) return held[wr_entry_slot(entry + i)].previous;
+    for (;;) { /* `first` is below it, `last` above */
+        if (held[held[first].next].sequence > sequence) return first;
+        first = held[first].next;
+        last = held[last].previous;
+        if (held[last].sequence < sequence) return last;
+    }
+}
+
 bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence, uint32_t slot, uint64_t pushed_at) {
     wr_queue *q = c->queue;
     wr_qlink *l = c->link;
@@ -122,8 +150,7 @@ bool wr_hold(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t seque
     held->sequence = sequence;
     held->word = wr_handed_mark(pushed_at);
     held->since = 0;
-    uint32_t after = c->last;
-    while (after != WR_NO_SLOT && l->held[after].sequence > sequence) after = l->held[after].previous;
+    const uint32_t after = held_before(c, entry, sequence);
     held->previous = after;
     held->next = after == WR_NO_SLOT ? c->first : l->held[after].next;
     if (held->next == WR_NO_SLOT) c->last = slot;

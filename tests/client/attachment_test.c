@@ -23,25 +23,28 @@ static void books(void) {
     CHECK(wr_client_consumer_add(&n.a, &consumer, WORKER, 5) == EEXIST);
     enum { MOST = 4000 };
     static bool held[MOST];
+    static uint32_t numbers[MOST]; /* by which they are found; some have another one by now: then they are looked for */
     memset(held, 0, sizeof held);
+    consumer.handed_n = UINT32_MAX - (uint32_t)random_below(MOST);
     uint64_t next = 0;
     for (int step = 0; step < 30000; step++) {
         uint64_t what = random_below(10);
         if (what < 5 && next < MOST) {
             held[next] = true;
-            CHECK(!wr_client_consumer_hand(&consumer, next, (wr_place){0, (uint32_t)next}));
-            next++;
+            wr_place place = {0, (uint32_t)next, 0};
+            CHECK(!wr_client_consumer_hand(&consumer, next, &place));
+            numbers[next++] = random_below(20) ? place.number : (uint32_t)random64();
         } else if (what < 9) {
             uint64_t tag = next ? random_below(next) : 0;
-            CHECK(!wr_client_consumer_forget(&consumer, tag, (wr_place){0, (uint32_t)tag + 1}));
-            CHECK(wr_client_consumer_forget(&consumer, tag, (wr_place){0, (uint32_t)tag}) == held[tag]);
+            CHECK(!wr_client_consumer_forget(&consumer, tag, (wr_place){0, (uint32_t)tag + 1, numbers[tag]}));
+            CHECK(wr_client_consumer_forget(&consumer, tag, (wr_place){0, (uint32_t)tag, numbers[tag]}) == held[tag]);
             held[tag] = false;
         } else {
             uint64_t tag = next ? random_below(next) : 0, tags[8], expected = 0;
             wr_place places[8];
             for (uint64_t i = 0; i <= tag && i < next && held[tag]; i++) expected += held[i];
             for (;;) {
-                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, (wr_place){0, (uint32_t)tag}, tags, places, 8);
+                uint32_t some = wr_client_consumer_forget_up_to(&consumer, tag, (wr_place){0, (uint32_t)tag, numbers[tag]}, tags, places, 8);
                 if (!some) break;
                 expected -= some;
                 for (uint32_t i = 0; i < some; i++) {
@@ -51,6 +54,10 @@ static void books(void) {
             }
             CHECK(!expected);
         }
+        if (step % 100) continue;
+        uint64_t out = 0;
+        for (uint64_t i = 0; i < next; i++) out += held[i];
+        CHECK(wr_client_consumer_unacked(&n.a, &consumer) == out);
     }
     /* Many consumers, added and dropped: each is found as long as it is there. */
     enum { MANY = 300 };
@@ -373,8 +380,8 @@ static void two_threads(void) {
             CHECK(wr_image_read(s.images, 2, n.super->file_bytes, 0, p.delivery.offset, body, p.delivery.body_length));
             memcpy(&number, body, 8);
             CHECK(number == taken && (taken % 200 == 0 || body[8] == (char)(taken % 251)));
-            wr_place place = {p.slot, wr_handed_mark(p.delivery.pushed_at)};
-            CHECK(!wr_client_consumer_hand(&consumer, p.delivery.sequence, place));
+            wr_place place = {p.slot, wr_handed_mark(p.delivery.pushed_at), 0};
+            CHECK(!wr_client_consumer_hand(&consumer, p.delivery.sequence, &place));
             CHECK(wr_client_consumer_forget(&consumer, p.delivery.sequence, place));
             tags[tags_n++] = p.delivery.sequence;
             taken++;

@@ -120,7 +120,8 @@ static void consumes(node *n, worker *w, wr_client_consumer *consumers) {
             CHECK(tag < SLOTS && !found[tag] && tag >= last);
             found[last = tag] = true;
             seen++;
-            CHECK(!SCARCE_AGAIN(wr_client_consumer_hand(c, tag, (wr_place){0, 0})));
+            wr_place place = {0, 0, 0};
+            CHECK(!SCARCE_AGAIN(wr_client_consumer_hand(c, tag, &place)));
         }
     }
     CHECK(seen == SLOTS);

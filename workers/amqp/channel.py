@@ -134,6 +134,7 @@ class Channel:
             "prefetch": self.limit or self.prefetch,
             "consumers": len(self.consumers),
             "unacked": self.unacked.count,
+            "full": sum(isinstance(one, Consumer) and one.full for one in self.consumers.values()),
             "unconfirmed": self.publisher.unconfirmed,
             "confirms": self.publisher.confirming,
             "transactional": self.transaction is not None,
@@ -355,6 +356,7 @@ class Channel:
         if no_ack or self.over:
             run.settle([delivery], no_ack, True)
         else:
+            _core.amqp_shed([delivery])
             self.unacked.add(run)
 
     def _ack(self, tag: int, multiple: bool) -> None:

@@ -28,7 +28,10 @@ class Consumer:
     """One consumer of a channel."""
 
     __slots__ = (
+        "allowed",
+        "asked",
         "channel",
+        "full_since",
         "tag",
         "tap",
         "queue",
@@ -56,15 +59,23 @@ class Consumer:
         self.no_ack, self.exclusive, self.priority = no_ack, exclusive, priority
         self.prefetch = prefetch  #: 0: no limit
         self.held = 0
+        self.allowed = 0  #: its tap: it may hold so many
+        self.asked = 0  #: its tap: what it asked for when that was counted
+        #: its taps: when it was seen to hold all it may, since it settled something; below 0: that was said
+        self.full_since = 0.0
 
     @property
-    def most(self) -> int:
-        """How many messages it may hold."""
-        share = self.channel.taps.share_of(self.tap.queue.server)
+    def asks(self) -> int:
+        """How many messages it would hold; 0: no limit."""
         if self.no_ack:
-            return min(NO_ACK_WINDOW, share)
-        most = min(self.prefetch, share) if self.prefetch else share
-        return min(most, self.channel.limit) if self.channel.limit else most
+            return NO_ACK_WINDOW
+        limit = self.channel.limit
+        return min(self.prefetch, limit) if self.prefetch and limit else self.prefetch or limit
+
+    @property
+    def full(self) -> bool:
+        """It holds as much as it may, which is less than it asks for: it gets no more until it acks."""
+        return self.held >= self.allowed and not self.no_ack and not 0 < self.asks <= self.allowed
 
     @property
     def room(self) -> int:
@@ -73,8 +84,8 @@ class Consumer:
         if channel.over or not channel.connection.writable:
             return 0
         if self.no_ack:
-            return self.most
-        room = self.most - self.held
+            return self.allowed
+        room = self.allowed - self.held
         return min(room, channel.limit - channel.consumed) if channel.limit else room
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -100,6 +111,7 @@ class Consumer:
         if self.no_ack:
             self.tap.settle_later(deliveries, self.tap.generation, True, False)
             return
+        _core.amqp_shed(deliveries)
         self.held += len(deliveries)
         channel.consumed += len(deliveries)
         channel.unacked.add(Run(first, deliveries, self.tap, self.tap.generation, self))
@@ -107,6 +119,8 @@ class Consumer:
     def settled(self, count: int) -> None:
         """It holds so many less."""
         self.held -= count
+        if self.full_since > 0:
+            self.full_since = 0.0
         self.channel.consumed -= count
 
     def lost(self) -> None:

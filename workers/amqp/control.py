@@ -155,6 +155,8 @@ def of_connection(connection: Link) -> dict[str, Any]:
         for slot in connection.tenants.values()
         if not slot.over
     ]
+    if state == "running" and any(item.get("full") for item in channels):
+        state = "full"
     peer = connection.peer
     return {
         "name": peer.name,

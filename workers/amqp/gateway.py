@@ -166,7 +166,8 @@ class Gateway:
         deadline = time.monotonic() + ATTACH_S
         while not self._end.is_set():
             try:
-                return await run_blocking(nodes.attach, self.path, ATTACH_LOOK_S, name=f"amqp-{self.index}")
+                name = f"amqp-{self.index}"
+                return nodes.Node(await run_blocking(Client, self.path, name, ATTACH_LOOK_S, for_many=True))
             except NodeNotRunning:
                 if time.monotonic() > deadline or not NodeDirectory(self.path).locked():
                     raise
@@ -206,6 +207,7 @@ class Gateway:
             if ending := tie.look():
                 self.end(described(ending, self.path))
             self._look_for_company(superblock, now)
+            self.taps.tell_full()
             if self.users.refresh():
                 self._users_changed()
 

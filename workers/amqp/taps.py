@@ -4,8 +4,8 @@ A gateway is one client of the node, and so one consumer of a queue, whatever ma
 that consumer: it asks the worker for as much as its consumers may hold together (a prefetch, which costs no command
 for each message), and hands out what comes in turn, by priority and room. `basic.get` takes from the same place.
 
-What is handed out and not acked lies in a delivery slot of the gateway, and these are few: `share_of` bounds what one
-consumer without a small prefetch may hold, so that a program which never acks does not stop the others.
+What is handed out and not acked lies in a delivery slot of the gateway, and those are not endless: a tap asks for what
+its consumers may have of them (shares.py), so that a program which never acks does not stop the others.
 
 Invariants
   A message is in the core, in the line (read from a file), or in the hands of one channel: nowhere else, and never
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, cast
@@ -39,9 +40,12 @@ from warren.engine.errors import (
     QueueNotFound,
     ResourceLocked,
 )
+from warren.engine.kernel.protocol import QUEUE_STATS
+from warren.engine.saying import counted, shown
 from warren.workers.amqp.arguments import QUORUM, type_of_declared
 from warren.workers.amqp.content import Told, teller
 from warren.workers.amqp.mapping import DEFAULT_VHOST, engine_name
+from warren.workers.amqp.shares import AHEAD, PAUSE_S, Shares
 from warren.workers.amqp.stream_watch import StreamWatch
 from warren.workers.faces.aio.base import Underneath
 from warren.workers.faces.aio.line import Line, Share
@@ -54,16 +58,16 @@ log = logging.getLogger("warren.amqp")
 BATCH, BATCH_BYTES = 512, 1 << 18
 #: batches before others have their turn
 ROUNDS = 4
-#: of the delivery slots of a worker, this part is shared by consumers without a small prefetch; the rest is for those
-#: who come later, and for gets
-SHARED = 0.75
-SHARE_LEAST = 16
 #: messages read from files at once
 FILL = 1024
 #: queues that a tap is kept for though nobody consumes there, for gets
 KEPT = 256
 #: how long it is waited until what lies here has returned
 REST_S = 2.0
+#: the part of the time in which those are looked at who are short of delivery slots: one of so many
+LOOK_SHARE = 20
+#: when it is said that a consumer holds all it may: after so long, and not of others within so long
+FULL_S, FULL_PAUSE_S = 10.0, 10.0
 #: what acks may need: commands, bytes, the largest blob
 ROOM = (16, 1 << 16, 1 << 15)
 
@@ -72,13 +76,22 @@ class Receiver(Protocol):
     """A consumer, as its tap knows it (consumers.py)."""
 
     held: int
+    allowed: int
+    asked: int
+    full_since: float
 
+    @property
+    def tag(self) -> str: ...
+    @property
+    def channel(self) -> Any: ...
     @property
     def priority(self) -> int: ...
     @property
     def exclusive(self) -> bool: ...
     @property
-    def most(self) -> int: ...
+    def asks(self) -> int: ...
+    @property
+    def full(self) -> bool: ...
     @property
     def room(self) -> int: ...
     def deliver(self, deliveries: list[Delivery]) -> None: ...
@@ -107,11 +120,33 @@ class Tap(Line):
         self._turn = 0
         self._getting = 0
         self._size = 0  # of bodies, on average
+        self._granted = 0  # unacked and ahead
+        self._widens = False  # some consumer is granted more when it holds more
         self._settling: list[tuple[bool, bool, list[Delivery]]] = []
         self._flushing = False
         self._resting: asyncio.Future[Any] | None = None
         super().__init__(taps.loop, queue)
         self._of_gateway()
+
+    @property
+    def backlog(self) -> int:
+        """Messages that are ready in its queue; 0 if nobody can say."""
+        attachment = self.loop.client.attached
+        row = None if attachment is None else attachment.statistics_of(self.queue.server, self.queue.id)
+        return 0 if row is None else QUEUE_STATS.unpack(row, "ready")
+
+    def told_full(self, consumer: Receiver) -> str:
+        """What is said of a consumer that holds all it may."""
+        limit = "it has no prefetch" if not consumer.asks else f"its prefetch is {consumer.asks:,}"
+        channel, slots = consumer.channel, self.taps.shares_of(self.queue.server).slots
+        held = counted(consumer.held, "message")
+        return (
+            f"consumer {shown(consumer.tag)} of queue {shown(self.queue.name)} (connection "
+            f"{channel.connection.peer.name}, channel {channel.number}) has held {held} for {FULL_S:g} s "
+            f"without an ack ({limit}): it may hold no more, and gets none of those that wait until it "
+            "acks. Let it ack earlier, or set a prefetch (basic.qos); or start the node with a larger setting "
+            f"amqp_delivery_slots ({slots:,}), or more amqp_processes"
+        )
 
     @property
     def waiting_here(self) -> int:
@@ -132,7 +167,7 @@ class Tap(Line):
         if self.single:
             at = len(self.consumers)
         self.consumers.insert(at, consumer)
-        self.taps.consumer_came(self)
+        self.taps.came(self, consumer)
         if len(self.consumers) == 1:
             await self.join(self._all)
         else:
@@ -143,13 +178,23 @@ class Tap(Line):
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
-        self.taps.consumer_went(self)
+        self.taps.went(self, consumer)
         if self.consumers:
             self.anew()
             return
         self._resting = self.part(self._all)
 
     def anew(self) -> None:
+        """What consumers ask for has changed."""
+        shares = self.taps.shares_of(self.queue.server)
+        for one in self.consumers:
+            if one.asked != one.asks:
+                shares.went(one.asked)
+                one.asked = one.asks
+                shares.came(one.asked)
+        self.reconsider()
+
+    def reconsider(self) -> None:
         """What consumers may hold has changed."""
         self._prefetch()
         self._wait()
@@ -162,10 +207,32 @@ class Tap(Line):
         if attachment is None:
             return
         self._numbered = True
-        others = self.handle.unacked - self.kept - sum(one.held for one in self.consumers)
+        shares = self.taps.shares_of(self.queue.server)
+        self._granted = min(self._divide(shares), attachment.delivery_slots)
+        self.handle.begin(max(1, self._granted))
+
+    def _divide(self, shares: Shares) -> int:
+        """What each consumer may hold from now on, and how much the worker may have out here for all of them."""
         active = self.consumers[:1] if self.single else self.consumers
-        wanted = sum(one.most for one in active) + max(0, others) + self._getting
-        self.handle.begin(max(1, min(wanted, attachment.delivery_slots)))
+        floor, held = shares.floor, sum(one.held for one in self.consumers)
+        fair = [shares.fair(one.asked) for one in active]
+        each = shares.free(self) // max(1, sum(most > floor for most in fair))
+        granted = max(0, self.handle.unacked - self.kept - held) + self._getting
+        granted += sum(one.held for one in self.consumers[len(active) :])
+        short = self._widens = False
+        for one, most in zip(active, fair, strict=True):
+            one.allowed = min(most, floor + each)
+            ahead = one.held + AHEAD
+            granted += max(one.held, min(one.allowed, ahead))
+            self._widens |= one.allowed > ahead
+            short |= one.allowed < ahead and (not one.asked or one.asked > one.allowed)
+        if short:
+            shares.short.add(self)
+        else:
+            shares.short.discard(self)
+        if shares.grant(self, granted - floor * len(active)):
+            self.taps.look_soon(shares)
+        return granted
 
     def _wait(self) -> None:
         self.loop.waiting.setdefault(self.queue.server, set()).add(self)
@@ -232,6 +299,8 @@ class Tap(Line):
             deliveries = cast("list[Delivery]", found)
             self._size = (3 * self._size + len(deliveries[-1].body)) // 4
             self._share_out(deliveries, ready)
+            if self._widens and self._granted - sum(one.held for one in self.consumers) < AHEAD // 2:
+                self._prefetch()
         self.loop.look_soon()  # others first
 
     @property
@@ -317,6 +386,9 @@ class Tap(Line):
         if self.consumers:
             if self.handle.usable and self.handle.unacked > self.kept + sum(one.held for one in self.consumers):
                 self._prefetch()
+            shares = self.taps.shares_of(self.queue.server)
+            if shares.short:
+                self.taps.look_soon(shares)
             if self.waiting_here or not self.handle.usable:
                 self.pump()
 
@@ -352,7 +424,10 @@ class Taps:
         self._streams: dict[str, list[Reader]] = {}  # by name of the topic
         self._taps: WeakValueDictionary[str, Tap] = WeakValueDictionary()
         self._kept: OrderedDict[str, Tap] = OrderedDict()
-        self._consumers: dict[int, int] = {}  # by server
+        self._shares: dict[int, Shares] = {}  # by server
+        self._looking: set[Shares] = set()  # at which a look is due
+        self._look_pause = PAUSE_S
+        self._said_full = 0.0
 
     def known(self, name: str) -> Tap | None:
         """The tap of a queue (its name in the node), if there is one."""
@@ -497,29 +572,55 @@ class Taps:
 
     # -- shares of the delivery slots ---------------------------------------------------------------------------
 
-    def consumer_came(self, tap: Tap) -> None:
-        """One more consumer of that worker: the shares of others may be smaller from now on."""
-        self._count(tap, 1)
+    def shares_of(self, server: int) -> Shares:
+        """How the delivery slots of a worker are divided."""
+        found = self._shares.get(server)
+        if found is None:
+            found = self._shares[server] = Shares(self.loop.client.attachment().delivery_slots)
+        return found
 
-    def consumer_went(self, tap: Tap) -> None:
-        """One less."""
-        self._count(tap, -1)
+    def came(self, tap: Tap, consumer: Receiver) -> None:
+        """A consumer of this tap comes."""
+        consumer.asked = consumer.asks
+        self.shares_of(tap.queue.server).came(consumer.asked)
 
-    def _count(self, tap: Tap, more: int) -> None:
-        server = tap.queue.server
-        before = self.share_of(server)
-        self._consumers[server] = max(0, self._consumers.get(server, 0) + more)
-        if self.share_of(server) == before:
-            return
-        for other in list(self._taps.values()):
-            if other is not tap and other.queue.server == server and other.consumers:
-                other._prefetch()
+    def went(self, tap: Tap, consumer: Receiver) -> None:
+        """A consumer of this tap goes."""
+        shares = self.shares_of(tap.queue.server)
+        shares.went(consumer.asked)
+        if not tap.consumers:
+            shares.short.discard(tap)
+            shares.grant(tap, 0)
+        self.look_soon(shares)
 
-    def share_of(self, server: int) -> int:
-        """How many messages of a worker one consumer may hold here."""
-        attachment = self.loop.client.attached
-        slots = 0 if attachment is None else attachment.delivery_slots
-        return max(SHARE_LEAST, int(slots * SHARED) // max(1, self._consumers.get(server, 0)))
+    def look_soon(self, shares: Shares) -> None:
+        """Something has become free, or may be: those who are short may have it."""
+        if shares.short and shares not in self._looking:
+            self._looking.add(shares)
+            self.loop.events.call_later(self._look_pause, self._look_at, shares)
+
+    def _look_at(self, shares: Shares) -> None:
+        began = time.monotonic()
+        for tap in [*shares.granted, *shares.short]:
+            tap._prefetch()
+        self._looking.discard(shares)
+        for tap in list(shares.short):
+            tap.reconsider()
+        self._look_pause = max(PAUSE_S, LOOK_SHARE * (time.monotonic() - began))
+
+    def tell_full(self) -> None:
+        """Say in the log, once, which consumers hold all they may and ack nothing, while messages wait for them."""
+        now = time.monotonic()
+        for shares in self._shares.values():
+            for tap in list(shares.short):
+                for one in tap.consumers:
+                    if not one.full:
+                        one.full_since = 0.0
+                    elif not one.full_since:
+                        one.full_since = now
+                    elif 0 < one.full_since < now - FULL_S and now - self._said_full > FULL_PAUSE_S and tap.backlog:
+                        one.full_since, self._said_full = -1.0, now
+                        log.warning("%s", tap.told_full(one))
 
 
 def settle_now(taps: Sequence[Tap]) -> None:

@@ -62,7 +62,8 @@ class Connection:
     def own(self) -> Node:
         """The node, as the client that consumes here."""
         if self._own is None:
-            client = Client(self.place.directory, None, ATTACH_S, call_timeout=self.place.call_timeout)
+            timeout = self.place.call_timeout
+            client = Client(self.place.directory, None, ATTACH_S, call_timeout=timeout, for_many=True)
             try:
                 self.inbox.attach(client)
             except BaseException:

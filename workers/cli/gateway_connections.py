@@ -55,7 +55,8 @@ def asked(directory: str, timeout: float, **question: str) -> tuple[list[dict[st
 def connections(directory: str, timeout: float, as_json: bool) -> None:
     """List the connections of the AMQP gateways: who is at the other end, and what each holds and does.
 
-    state: running; flow (it waits for room, or its client does not read); blocked (by an alarm); opening; closing.
+    state: running; full (a consumer holds all it may, and gets no more until it acks); flow (it waits for room, or its
+    client does not read); blocked (by an alarm); opening; closing.
     """
     if not as_json:
         output.check_seen()

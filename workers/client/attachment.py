@@ -145,7 +145,8 @@ class Attachment:
             self._undo(slot, region)
             if isinstance(error, RegionError) and error.errno != errno.EMFILE:
                 raise LimitError(
-                    f"no shared memory for another client: {error.strerror}; or lower the setting arena_bytes"
+                    f"no shared memory for another client: {error.strerror}; or lower a setting: arena_bytes, "
+                    "delivery_slots, amqp_delivery_slots"
                 ) from error
             raise
 

@@ -105,8 +105,12 @@ class Client:
         counted: bool = True,
         call_timeout: float | None = CALL_TIMEOUT_S,
         attach: bool = True,
+        for_many: bool = False,
     ) -> None:
-        """Attach within `timeout`; with attach=False, when it is used first."""
+        """Attach within `timeout`; with attach=False, when it is used first. `for_many`: it consumes for many programs
+        or tasks, and can hold as many messages unacked as the setting amqp_delivery_slots says.
+        """
+        self._for_many = for_many
         self._counted = counted
         checked_seconds(timeout, endless=False)
         self.call_timeout = checked_timeout(call_timeout)
@@ -205,6 +209,7 @@ class Client:
         while True:
             superblock, descriptor = find_superblock(self.directory, deadline)
             try:
+                slots = self.directory.read().settings.amqp_delivery_slots if self._for_many else 0
                 attachment = Attachment(
                     superblock,
                     self.directory,
@@ -213,6 +218,7 @@ class Client:
                     self._counted,
                     self.call_timeout,
                     descriptor,
+                    slots,
                 )
             except BaseException:
                 with contextlib.suppress(BufferError):
