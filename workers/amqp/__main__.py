@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import faulthandler
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -41,4 +42,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    os._exit(code)  # not when the last thread has what it waits for: nobody hears of that any more
