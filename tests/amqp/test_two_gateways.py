@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from warren.engine.errors import TimedOut
 from warren.workers.amqp import users_file
 from warren.workers.amqp.counts import Counts, section_bytes
 from warren.workers.amqp.shared_file import SharedFile
@@ -189,3 +190,17 @@ def test_one_alone_counts_without_a_file() -> None:
         assert counts.total("channels of user", "ann") == 1
     counts.went("channels of user", "ann")
     assert counts.total("channels of user", "ann") == 0
+
+
+def test_one_looks_for_sockets_at_a_time_and_nobody_waits_for_it_to_end_himself(tmp_path: Path) -> None:
+    mine, others = opened(tmp_path, 0), opened(tmp_path, 1)
+    with mine.binding(60, lambda: False) as alone:
+        assert alone
+        with others.binding(60, lambda: True) as alone:  # it is told to end
+            assert not alone
+        with pytest.raises(TimedOut, match="another gateway has looked"), others.binding(0.01, lambda: False):
+            pass
+    with others.binding(60, lambda: False) as alone:
+        assert alone
+    mine.close()
+    others.close()

@@ -51,6 +51,7 @@ from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
 from warren.workers.process.launch import Succession, start_successor
 from warren.workers.process.shared_objects import region_users, segments
+from warren.workers.process.tie import end
 
 from support.dummy_node import Starter, behave, gone, kill, register, start
 from support.heard import Heard
@@ -382,6 +383,19 @@ def test_a_deaf_server_is_killed_after_the_timeout(start: Starter, tmp_path: Pat
     node.call("stop")
     code, _out, error = node.end()
     assert code == 1
+    assert "worker-0 is killed" in error
+
+
+def test_a_drain_that_a_server_began_has_an_end_too(start: Starter, tmp_path: Path) -> None:
+    """One that found no supervisor, when this one was just about to take over."""
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    node = start("stop_timeout=0.3").ready()
+    with node.superblock() as superblock:
+        end(superblock, CONSTANTS["ENDING_TAKEN_OVER"])
+    code, _out, error = node.end()
+    assert code == 1
+    assert "another node was started for" in error
     assert "worker-0 is killed" in error
 
 

@@ -133,11 +133,12 @@ class Gateway:
             asked = await control.serve(self)
             servers.append(asked)
             await run_blocking(self._open_unix, shared)
-            unix = {path: one.sock for path, one in self.unix.held.items()}
-            listening, self.listening = await listener.listen(self.settings, unix, lambda: Connection(self))
-            servers += listening
-            superblock.gateway_set(self.index, "state", READY)
-            log.info("serves AMQP at %s", ", ".join(self.listening))
+            if not self._end.is_set():
+                unix = {path: one.sock for path, one in self.unix.held.items()}
+                listening, self.listening = await listener.listen(self.settings, unix, lambda: Connection(self))
+                servers += listening
+                superblock.gateway_set(self.index, "state", READY)
+                log.info("serves AMQP at %s", ", ".join(self.listening))
             await self._look(superblock, client, tie)
             if superblock.gateway_get(self.index, "state") == READY:
                 superblock.gateway_set(self.index, "state", STOPPING)
@@ -187,8 +188,12 @@ class Gateway:
         paths = [self.path / one.path for one in addresses("amqp", self.settings.amqp) if one.kind == "unix"]
         if not paths:
             return
-        with contextlib.nullcontext() if shared is None else shared.binding(ATTACH_S):
+        if shared is None:
             self.unix.open(paths)
+            return
+        with shared.binding(ATTACH_S, self._end.is_set) as alone:
+            if alone:
+                self.unix.open(paths)
 
     async def _look(self, superblock: Superblock, client: Client, tie: Tie) -> None:
         """Look at the node now and then, until it is time to end."""

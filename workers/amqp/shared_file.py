@@ -23,7 +23,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from warren.engine.errors import PeerLost, TimedOut
@@ -92,21 +92,24 @@ class SharedFile:
                 self._lock(_DECIDING, fcntl.F_UNLCK)
 
     @contextlib.contextmanager
-    def binding(self, timeout: float) -> Iterator[None]:
-        """No other gateway looks for Unix sockets meanwhile. It blocks. Raises TimedOut."""
-        if not self._wait_for(_BINDING, timeout):
+    def binding(self, timeout: float, given_up: Callable[[], bool]) -> Iterator[bool]:
+        """No other gateway looks for Unix sockets meanwhile; False: it was given up. It blocks. Raises TimedOut."""
+        if not self._wait_for(_BINDING, timeout, given_up):
+            if given_up():
+                yield False
+                return
             raise TimedOut(f"another gateway has looked for its Unix sockets for {timeout:g} s, and has not ended it")
         try:
-            yield
+            yield True
         finally:
             self._lock(_BINDING, fcntl.F_UNLCK)
 
     # -- locks --------------------------------------------------------------------------------------------------
 
-    def _wait_for(self, byte: int, timeout: float) -> bool:
+    def _wait_for(self, byte: int, timeout: float, given_up: Callable[[], bool] = lambda: False) -> bool:
         deadline = time.monotonic() + timeout
         while not self._lock(byte, fcntl.F_WRLCK):
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or given_up():
                 return False
             time.sleep(PAUSE_S)
         return True

@@ -327,6 +327,10 @@ class Supervisor:
         return max(0.0, min(due) - now)
 
     def _tick(self, now: float) -> None:
+        if self._superblock.state == DRAINING and not self._drain.began:
+            # a server that found no supervisor has begun it just when this one came: without this, nobody would be told
+            # to end, nor killed when the time to stop is over
+            self._end_for(self._superblock.get("ending"), again=True)
         if self._signals:
             self._stop_for_signal()
         if not self._start.announced and self._superblock.state in (STARTING, RUNNING) and self._start.up():
@@ -475,12 +479,15 @@ class Supervisor:
         ending = self._tie.look() if self._tie is not None else 0
         if ending and not self._superblock.get("ending"):
             self._superblock.set("ending", ending)
-            # what has no directory any more cannot be saved, so nobody waits long for it
-            hopeless = ending == CONSTANTS["ENDING_REMOVED"]
-            reason = described(ending, self.directory.path)
-            self._drain.begin(reason, 1, timeout=LOST_STOP_TIMEOUT_S if hopeless else None)
+            self._end_for(ending)
         if not ending and self._control is not None:
             self._mend_control(self._control)
+
+    def _end_for(self, ending: int, *, again: bool = False) -> None:
+        # what has no directory any more cannot be saved, so nobody waits long for it
+        timeout = LOST_STOP_TIMEOUT_S if ending == CONSTANTS["ENDING_REMOVED"] else None
+        reason = described(ending, self.directory.path) or "a server has begun it"
+        self._drain.begin(reason, 1, timeout=timeout, again=again)
 
     def _mend_control(self, control: ControlServer) -> None:
         """Be found again after somebody removed or replaced the socket."""
