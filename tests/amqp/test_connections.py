@@ -213,6 +213,30 @@ def test_what_was_begun_goes_with_its_connection(connect: Connect, gateway: Gate
     wait_until(lambda: process.memory_info().rss < before + size * 2, 30, what="the end of that memory")
 
 
+def test_very_many_consumers_of_one_queue(connect: Connect, gateway: GatewayNode) -> None:
+    """They come and go without a look at all of them for each; each gets its turn."""
+    count = 3000
+    wire = connect()
+    wire.opened()
+    lane = wire.channel()
+    lane.call("queue.declare", queue="many", auto_delete=True)
+    lane.call("basic.qos", count=1)
+    wire.raw(b"".join(method(1, "basic.consume", {"queue": "many", "tag": f"c{n}"}) for n in range(count)))
+    for _n in range(count):
+        found = wire.wait(1, ["basic.consume-ok"], 60)
+        assert found is not None
+    with blocking(gateway) as other:
+        channel = other.channel()
+        for n in range(count):
+            channel.basic_publish("", "many", b"%d" % n)
+    tags = set()
+    for _n in range(count):
+        came = wire.wait(1, ["basic.deliver"], 60)
+        assert came is not None
+        tags.add(came["tag"])
+    assert len(tags) == count
+
+
 def test_a_silent_peer_is_ended_after_two_heartbeats(connect: Connect, gateway: GatewayNode) -> None:
     began = time.monotonic()
     wire = connect()

@@ -51,7 +51,8 @@ def stopped(pid: int) -> Iterator[None]:
         wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, what=f"{pid} to stand still")
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # it was killed meanwhile
+            os.kill(pid, signal.SIGCONT)
 
 
 def wire_at(node: GatewayNode, index: int, gateways: int = 2, **opened: Any) -> UnixWire:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, cast
@@ -64,6 +65,8 @@ FILL = 1024
 KEPT = 256
 #: how long it is waited until what lies here has returned
 REST_S = 2.0
+#: consumers of one queue from which on those who come and go are not looked at one by one
+MANY = 16
 #: the part of the time in which those are looked at who are short of delivery slots: one of so many
 LOOK_SHARE = 20
 #: when it is said that a consumer holds all it may: after so long, and not of others within so long
@@ -122,6 +125,8 @@ class Tap(Line):
         self._size = 0  # of bodies, on average
         self._granted = 0  # unacked and ahead
         self._widens = False  # some consumer is granted more when it holds more
+        self._anew_at: asyncio.TimerHandle | None = None
+        self._look_s = 0.0  # that the last look at all consumers took
         self._settling: list[tuple[bool, bool, list[Delivery]]] = []
         self._flushing = False
         self._resting: asyncio.Future[Any] | None = None
@@ -161,17 +166,13 @@ class Tap(Line):
 
     async def enter(self, consumer: Receiver) -> None:
         """A consumer comes; from now on it gets messages."""
-        at = next(
-            (at for at, one in enumerate(self.consumers) if one.priority < consumer.priority), len(self.consumers)
-        )
-        if self.single:
-            at = len(self.consumers)
-        self.consumers.insert(at, consumer)
+        by_priority = bisect_right(self.consumers, -consumer.priority, key=lambda one: -one.priority)
+        self.consumers.insert(len(self.consumers) if self.single else by_priority, consumer)
         self.taps.came(self, consumer)
         if len(self.consumers) == 1:
             await self.join(self._all)
         else:
-            self.anew()
+            self._anew_soon()
 
     def leave(self, consumer: Receiver) -> None:
         """A consumer goes; what it holds stays with its channel, and what lies here for nobody returns."""
@@ -180,9 +181,23 @@ class Tap(Line):
         self.consumers.remove(consumer)
         self.taps.went(self, consumer)
         if self.consumers:
-            self.anew()
+            self._anew_soon()
             return
         self._resting = self.part(self._all)
+
+    def _anew_soon(self) -> None:
+        """A consumer came or went. Each look at all of them takes its time: of very many, not one for each of them."""
+        if self._anew_at is None:
+            pause_s = LOOK_SHARE * self._look_s if len(self.consumers) > MANY else 0.0
+            self._anew_at = self.loop.events.call_later(pause_s, self._anew_now)
+
+    def _anew_now(self) -> None:
+        self._anew_at = None
+        if not self.consumers:
+            return
+        began = time.monotonic()
+        self.anew()
+        self._look_s = time.monotonic() - began
 
     def anew(self) -> None:
         """What consumers ask for has changed."""
