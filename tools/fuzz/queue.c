@@ -90,8 +90,10 @@ static void run_rounds(uint32_t n) {
 }
 
 static void attach(hostile *h) {
-    FUZZ_CHECK(wr_queue_attach(e, h->slot, h->generation, h->client_epoch, h->region, h->bytes) == 0);
-    h->attached = true;
+    const int error = wr_queue_attach(e, h->slot, h->generation, h->client_epoch, h->region, h->bytes);
+    const wr_geometry said = wr_geometry_of_client(super, h->slot);
+    FUZZ_CHECK(error == 0 || (error == EINVAL && (said.delivery_slots & (said.delivery_slots - 1) || wr_view_bytes(&said) > h->bytes)));
+    h->attached = !error; /* refused if its row says that it has slots which its region has not */
 }
 
 static void detach(hostile *h) {
@@ -351,6 +353,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             d->pushed_at = fuzz8(&in);
             wr_put64(d->id, fuzz8(&in));
             wr_put64(d->id + 8, fuzz8(&in));
+            atomic_store(&h->view.links[SERVER].slots_used, fuzz8(&in) & 1 ? fuzz8(&in) : fuzz32(&in));
+            const uint8_t said = fuzz8(&in);
+            if (said & 1) atomic_store(&wr_superblock_slot(super, h->slot)->delivery_slots, said & 2 ? fuzz32(&in) : 1u << (said >> 3));
             break;
         }
         case 4:
