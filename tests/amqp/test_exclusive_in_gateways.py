@@ -13,7 +13,7 @@ import warren
 
 from amqp_diff.wire import Lane, header
 from support.gateway_node import GatewayNode
-from support.two_gateways import kill_gateway, wire_at
+from support.two_gateways import is_replaced, kill_gateway, wire_at
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -127,12 +127,12 @@ def test_a_killed_gateway_leaves_the_queue_and_a_killed_worker_does_not(
     here.send("basic.publish", routing_key="killed")
     here.wire.raw(header(here.number, 0, {}))
     assert len(lane.deliveries()) == 1
-    kill_gateway(two, 1)
+    dead = kill_gateway(two, 1)
     wait_until(lambda: consumes(here, "killed", exclusive=True) == "", 20, what="the queue to be free")
     assert here.deliveries()[0]["redelivered"]
     here.call("queue.delete", queue="killed")
     wire.shut()
-    wait_until(lambda: two.ask(index=1), 20, what="the successor of gateway 1")
+    wait_until(lambda: is_replaced(two, 1, dead), 20, what="the successor of gateway 1")
 
 
 def test_programs_of_the_node_and_of_amqp_keep_each_other_out(two: GatewayNode, lanes: tuple[Lane, Lane]) -> None:

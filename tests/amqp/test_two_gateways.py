@@ -7,6 +7,7 @@ because the other one stands still meanwhile.
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,3 +205,39 @@ def test_one_looks_for_sockets_at_a_time_and_nobody_waits_for_it_to_end_himself(
         assert alone
     mine.close()
     others.close()
+
+
+def test_the_last_place_is_one_gateways(tmp_path: Path) -> None:
+    """Three that try all the time: never two at once, and each gets it now and then."""
+    limit, tries = 1, 300
+    inside: list[int] = []
+    most: list[int] = []
+    got = [0, 0, 0]
+    files = [opened(tmp_path, index) for index in (0, 1, 2)]
+    begin = threading.Barrier(3)
+
+    def work(index: int) -> None:
+        counts = Counts(files[index])
+        begin.wait()
+        for _ in range(tries):
+            with counts.deciding():
+                counts.came("connections of user", "ann")
+                let_in = counts.total("connections of user", "ann") <= limit
+                if not let_in:
+                    counts.went("connections of user", "ann")
+            if let_in:
+                inside.append(index)
+                most.append(len(inside))
+                got[index] += 1
+                inside.remove(index)
+                counts.went("connections of user", "ann")
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (max(most), inside) == (1, [])
+    assert min(got) > 0
+    for file in files:
+        file.close()

@@ -36,9 +36,8 @@ class GatewayNode(RealNode):
 
     @property
     def listening(self) -> list[str]:
-        """The addresses of the first gateway, with their ports."""
-        listening: list[str] = self.ask()["listening"]
-        return listening
+        """The addresses of the first gateway, with their ports; it may answer a moment before it listens."""
+        return wait_until(lambda: list[str](self.ask()["listening"]), 20, what="a gateway that listens")
 
     @property
     def port(self) -> int:

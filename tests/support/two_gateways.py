@@ -78,7 +78,8 @@ def kill_gateway(node: GatewayNode, index: int) -> int:
 
 
 def is_replaced(node: GatewayNode, index: int, pid: int) -> bool:
-    """Whether the successor of a killed gateway answers."""
+    """Whether the successor of a killed gateway listens."""
     with contextlib.suppress(Error):
-        return bool(asking.ask(node.directory, index, 5.0, op="facts")["pid"] != pid)
+        facts = asking.ask(node.directory, index, 5.0, op="facts")
+        return bool(facts["pid"] != pid and facts["listening"])
     return False

@@ -284,6 +284,7 @@ class Channel:
                 self.declarations.drop_reply_queue(self.reply_name)
                 self.reply_name = None
             elif isinstance(consumer, Consumer):
+                await consumer.tap.rested()  # others may have the queue alone when the client hears of it
                 await self.declarations.consumer_went(consumer.tap)
         if not nowait:
             self.send(spec.BASIC_CANCEL_OK, (tag,))
@@ -326,6 +327,10 @@ class Channel:
         tap = await self.tap(declaration, queue)
         try:
             found = await tap.get_one()
+            if found is None and tap.in_use:
+                # the worker says first that it has heard, and then delivers: behind one more answer that is over
+                await self.declarations.counts(declaration)
+                found = await tap.get_one() if tap.waiting_here else None
         except (QueueNotFound, ResourceLocked):
             raise ChannelFault(404, f"no {described('queue', queue, connection.vhost)}") from None
         except LimitError as error:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 AGAIN_S = 0.02
 #: how long there may be no room to say that one has left
 LEAVE_S = 10.0
+#: how long the worker is waited for to have heard of it
+HEARD_S = 1.0
 
 
 def join(client: Client, queue: QueueDeclaration, exclusive: bool) -> None:
@@ -59,8 +61,10 @@ def somebody_is_alone(client: Client, queue: QueueDeclaration) -> bool:
     return attachment is None or attachment.superblock.server_get(server, "exclusive_n") > 0
 
 
-def leave(handle: QueueHandle, timeout: float = LEAVE_S) -> None:
-    """It does not consume any more: others may. It waits for room to say so. Raises TimedOut."""
+def leave(client: Client, handle: QueueHandle, timeout: float = LEAVE_S) -> None:
+    """It does not consume any more: others may when this returns, unless the worker stands still. It waits for room to
+    say so. Raises TimedOut.
+    """
     deadline = time.monotonic() + timeout
     with contextlib.suppress(AttachmentLost):  # then it goes, or went, with the attachment
         while not handle.leave():
@@ -70,6 +74,7 @@ def leave(handle: QueueHandle, timeout: float = LEAVE_S) -> None:
                     "to tell its worker that it is not; it ends with this client"
                 )
             time.sleep(AGAIN_S)
+        client.core.wait_submitted(min(timeout, HEARD_S))
 
 
 def _refused(client: Client, queue: QueueDeclaration, answer: control.Joined) -> ResourceLocked | LimitError:

@@ -544,7 +544,7 @@ class Queue:
                     self._give_back_later(last) if silent else self._release(last)
             finally:
                 if joined and last is not None and self._handle.usable:
-                    joining.leave(self._handle, SILENT_S if silent else joining.LEAVE_S)
+                    joining.leave(self._client, self._handle, SILENT_S if silent else joining.LEAVE_S)
                 if exclusive:
                     self._alone = False
 
