@@ -1968,8 +1968,8 @@ class AmqpReader:
         (FAULT, reply code, text, class id, method id, channel).
         """
     def closing(self, channel: int, /) -> None:
-        """This side has closed a channel: its messages are left out until channel.close or channel.close-ok comes, as
-        methods of it are that come before."""
+        """This side has closed a channel: its messages are left out until channel.close, channel.close-ok or
+        channel.open comes, as methods of it are that come before."""
 
 # ==== AMQP: binding/amqp_frames.c ====================================================================================
 

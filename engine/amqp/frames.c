@@ -316,7 +316,7 @@ static bool method(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, co
     const uint32_t id = wr_get32(payload);
     wr_amqp_content *content = r->contents_n ? content_of(r, channel) : NULL;
     if (content && content->state == CLOSING) {
-        if (id != WR_AMQP_CHANNEL_CLOSE && id != WR_AMQP_CHANNEL_CLOSE_OK) return false;
+        if (id != WR_AMQP_CHANNEL_CLOSE && id != WR_AMQP_CHANNEL_CLOSE_OK && id != WR_AMQP_CHANNEL_OPEN) return false;
         content_out(r, content);
         content_free(r, content);
         content = NULL;
@@ -332,7 +332,7 @@ static bool method(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, co
     else if (known->content && !channel)
         wr_amqp_fault(r, event, WR_AMQP_CHANNEL_ERROR, id, channel, "%s is for a channel, and 0 is the connection", known->name);
     else if (known->content || !known->by_client)
-        wr_amqp_fault(r, event, WR_AMQP_COMMAND_INVALID, id, channel, "%s is for servers to send", known->name);
+        wr_amqp_fault(r, event, WR_AMQP_COMMAND_INVALID, id, channel, "unimplemented method");
     else
         *event = (wr_amqp_event){.kind = WR_AMQP_METHOD, .channel = channel, .method = id, .arguments = payload + 4, .arguments_n = n - 4};
     return true;

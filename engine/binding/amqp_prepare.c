@@ -88,7 +88,7 @@ static int options_of(preparing *now, const wr_amqp_properties *said) {
     uint64_t life = 0, expires = 0, priority = 0, mode = 0;
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_EXPIRATION)) {
         if (!expiration_of(&said->values[WR_AMQP_PROPERTY_EXPIRATION], &life)) now->odd |= WR_AMQP_ODD_EXPIRATION;
-        else expires = life ? now->now_ms + 1 + life : now->now_ms; /* as metadata.options: from the next millisecond on */
+        else expires = life ? now->now_ms + 1 + life : WR_EXPIRES_AT_ONCE; /* as metadata.options: from the next millisecond on */
     }
     if (wr_amqp_has(said, WR_AMQP_PROPERTY_DELIVERY_MODE)) {
         mode = said->values[WR_AMQP_PROPERTY_DELIVERY_MODE].number;

@@ -315,17 +315,23 @@ class Router:
     def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None = None) -> Routed:
         """The queues and topics that a message goes to; false when there is none. Raises ExchangeNotFound."""
         if exchange in self.by_headers:
-            return self._routed(exchange, routing_key, headers or {})
+            return self._routed(exchange, (routing_key,), headers or {})
         found = self._cache.get(exchange, _NONE).get(routing_key)
         if found is None:
-            found = self._routed(exchange, routing_key, {})
+            found = self._routed(exchange, (routing_key,), {})
             if self._cached_n >= CACHE_MAX:
                 self._cache, self._cached_n = {}, 0
             self._cache.setdefault(exchange, {})[routing_key] = found
             self._cached_n += 1
         return found
 
-    def _routed(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Routed:
+    def route_all(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, Any]) -> Routed:
+        """Where a message with several routing keys goes: to an alternate exchange when none of them leads anywhere.
+        Raises ExchangeNotFound.
+        """
+        return self._routed(exchange, routing_keys, headers)
+
+    def _routed(self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, Any]) -> Routed:
         catalog = self.catalog
         catalog.exchange(exchange)
         names: set[str] = set()
@@ -333,7 +339,7 @@ class Router:
         asked, waiting = {exchange}, [exchange]
         while waiting:
             here = waiting.pop()
-            found = self._destinations(here, routing_key, headers)
+            found = self._destinations(here, routing_keys, headers)
             following: list[str] = []
             for item in found:
                 if isinstance(item, str):
@@ -364,7 +370,15 @@ class Router:
     def _asks_headers(self, exchange: str) -> bool:
         return any(self._types.get(name) == "headers" for name in _closure(self._leads, exchange))
 
-    def _destinations(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Collection[Destination]:
+    def _destinations(
+        self, exchange: str, routing_keys: Collection[str], headers: Mapping[str, Any]
+    ) -> Collection[Destination]:
+        if len(routing_keys) == 1:
+            (key,) = routing_keys
+            return self._matches(exchange, key, headers)
+        return {item for key in routing_keys for item in self._matches(exchange, key, headers)}
+
+    def _matches(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Collection[Destination]:
         if not exchange:
             return self._named(routing_key)
         kind = self.catalog.exchanges[exchange].type

@@ -72,6 +72,7 @@
 #define WR_REPLY_QUEUE 0x80000000ull
 #define WR_REPLY_SHIFT 8
 #define WR_TIME_BITS 48
+#define WR_EXPIRES_AT_ONCE 1
 #define WR_PRIORITY_SHIFT 56
 #define WR_PRIORITY_MAX 255
 #define WR_KEY_BYTES 16
@@ -89,7 +90,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x7fee559fcf71f99bull
+#define WR_LAYOUT_HASH 0x8c7657dad39f65baull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {

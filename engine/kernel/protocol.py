@@ -104,6 +104,7 @@ PROTOCOL: dict[str, int] = {
     "REPLY_SHIFT": 8,
     # PUBLISH: `count` is expires | priority << 56, `tag` is due. NACK of one message with FLAG_REQUEUE: `body` is due. Times in milliseconds of CLOCK_REALTIME, 0: none
     "TIME_BITS": 48,
+    "EXPIRES_AT_ONCE": 1,  # for `expires`: who waits at that moment gets it, else it has expired
     "PRIORITY_SHIFT": 56,
     "PRIORITY_MAX": 255,
     "KEY_BYTES": 16,  # of FLAG_DEDUPLICATE

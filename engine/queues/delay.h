@@ -7,8 +7,10 @@
 static inline bool wr_needs_times(const wr_queue *q) { return q->policy && q->policy->o.message_ttl_ms; }
 
 /* When a message ends in a queue: at its own time or at the queue's, whichever is earlier; both count from `due`.
- * `published` is a millisecond that had begun: one more, so that no message ends before its time. */
+ * `published` is a millisecond that had begun: one more, so that no message ends before its time. What ends at once lives
+ * for the round in which it comes: its consumers are offered it before the next look at the clock. */
 static inline uint64_t wr_policy_expires(const wr_queue *q, uint64_t published, uint64_t expires, uint64_t due) {
+    if (expires == WR_EXPIRES_AT_ONCE) expires = (due > published ? due : published) + 1;
     if (!wr_needs_times(q) || !published) return expires;
     uint64_t end = (due > published ? due : published + 1) + q->policy->o.message_ttl_ms;
     if (end >> WR_TIME_BITS) end = (1ull << WR_TIME_BITS) - 1;

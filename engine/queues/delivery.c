@@ -76,7 +76,7 @@ static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
         uint64_t sequence;
         wr_entry *entry = wr_queue_first(q, &sequence);
         if (!entry) break;
-        if (entry->expires && entry->expires <= wr_wall_ms()) {
+        if (entry->expires && entry->expires <= e->round_ms) {
             e->timed_at = 0; /* it goes in the next round, then the one behind it is looked at */
             *more = true;
             break;

@@ -144,6 +144,7 @@ static void publish_counters(wr_queue_engine *e, uint64_t now) {
 /* One turn over everything. True when something moved. */
 static bool run_round(wr_queue_engine *e) {
     bool any = false;
+    e->round_ms = wr_wall_ms();
     if (e->stalled) {
         if (finish_round(e)) any = true;
     } else {

@@ -443,6 +443,7 @@ typedef struct wr_queue_engine {
     wr_queue **timed; /* queues to be looked at by the clock */
     uint64_t timed_n, timed_size;
     uint64_t timed_at; /* wall clock, milliseconds: not before */
+    uint64_t round_ms; /* the same, when this round began */
     wr_queue **watched; /* those with an ack timeout */
     uint64_t watched_n, watched_size;
     uint64_t look_at; /* monotonic clock: the first of their looks */

@@ -243,6 +243,16 @@ def test_transactions(connection: pika.BlockingConnection, channel: BlockingChan
     assert _all(other, queue) == [b"two"]
 
 
+def test_copies_have_an_end(channel: BlockingChannel) -> None:
+    """So that no message is work for seconds."""
+    channel.confirm_delivery()
+    keys = [f"k{number}" for number in range(1023)]
+    channel.basic_publish("amq.direct", "k", b"x", Properties(headers={"CC": keys}))
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="1024 routing keys at most") as error:
+        channel.basic_publish("amq.direct", "k", b"x", Properties(headers={"CC": [*keys, "more"]}))
+    assert error.value.reply_code == 406
+
+
 def test_copies(channel: BlockingChannel) -> None:
     names = [f"q{next(_numbers)}" for _number in range(3)]
     for name in names:

@@ -46,7 +46,7 @@ def test_options() -> None:
     assert one(delivery_mode=2, priority=5)[1] == (5 << shift, 0, None, True)
     assert one(priority=255)[1] == (PROTOCOL["PRIORITY_MAX"] << shift, 0, None, False)
     assert one(expiration="1000")[1:] == ((NOW + 1001, 0, None, False), 0)
-    assert one(expiration="0")[1] == (NOW, 0, None, False)
+    assert one(expiration="0")[1] == (PROTOCOL["EXPIRES_AT_ONCE"], 0, None, False), "for who waits at that moment"
     assert one(expiration="1000")[1][0] == metadata.options(ttl=1.0, persistent=False, now_ms=NOW)[0]  # type: ignore[index]
 
 

@@ -287,6 +287,23 @@ def test_exchanges_lead_to_exchanges() -> None:
     assert not catalog.unbind_exchange("mid", "in", "k.1"), "another key is another binding"
 
 
+def test_several_keys_ask_the_alternate_together() -> None:
+    catalog = catalog_with("one", "two", "rest")
+    catalog.declare_exchange("spare", type="fanout")
+    catalog.bind("rest", "spare", "")
+    catalog.declare_exchange("in", type="direct", alternate="spare")
+    for name in ("one", "two"):
+        catalog.bind(name, "in", name)
+    router = Router(catalog)
+
+    def found(*keys: str) -> list[str]:
+        return [queue.name for queue in router.route_all("in", keys, {}).queues]
+
+    assert found("no", "two", "one", "two") == ["one", "two"], "each once; a key that leads nowhere is no matter"
+    assert found("no", "neither") == ["rest"]
+    assert [queue.name for queue in router.route_all("", ("one", "no"), {}).queues] == ["one"]
+
+
 def test_an_alternate_is_asked_of_each_exchange_by_itself() -> None:
     """As RabbitMQ does: an exchange whose bindings match nothing asks its own alternate, however the message came; a
     binding to another exchange matches, though nothing is bound there.

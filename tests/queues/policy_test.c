@@ -321,6 +321,7 @@ static void times(void) {
     wr_queue q = {.policy = &policy};
     CHECK(wr_policy_expires(&q, 1000, 0, 0) == 1031);
     CHECK(wr_policy_expires(&q, 1000, 1020, 0) == 1020);
+    CHECK(wr_policy_expires(&q, 1000, WR_EXPIRES_AT_ONCE, 0) == 1001 && wr_policy_expires(&q, 1000, WR_EXPIRES_AT_ONCE, 5000) == 5001);
     CHECK(wr_policy_expires(&q, 1000, 0, 5000) == 5030); /* `due` is a time that was rounded up */
 }
 

@@ -29,30 +29,40 @@ _MODULES = {CLASSIC: "rabbit_classic_queue", QUORUM: "rabbit_quorum_queue", STRE
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 ALTERNATE = "alternate-exchange"
 _DEAD = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
-_COMMON = (*_DEAD, "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-queue-type")
-#: what each type of queue takes
+_LENGTHS = ("x-max-length", "x-max-length-bytes")
+#: what each type of queue takes, in the order in which they are compared
 KNOWN: dict[str, tuple[str, ...]] = {
     CLASSIC: (
-        *_COMMON,
+        "x-expires",
+        "x-message-ttl",
+        *_DEAD,
+        *_LENGTHS,
         "x-max-priority",
-        "x-single-active-consumer",
+        "x-overflow",
         "x-queue-mode",
         "x-queue-version",
+        "x-single-active-consumer",
+        "x-queue-type",
         "x-queue-master-locator",
     ),
     QUORUM: (
-        *_COMMON,
-        "x-delivery-limit",
-        "x-single-active-consumer",
+        *_DEAD,
         "x-dead-letter-strategy",
-        "x-quorum-initial-group-size",
-        "x-queue-leader-locator",
+        "x-expires",
+        *_LENGTHS,
         "x-max-in-memory-length",
         "x-max-in-memory-bytes",
+        "x-overflow",
+        "x-single-active-consumer",
+        "x-queue-type",
+        "x-quorum-initial-group-size",
+        "x-delivery-limit",
+        "x-message-ttl",
+        "x-queue-leader-locator",
     ),
     STREAM: (
-        "x-queue-type",
         "x-max-length-bytes",
+        "x-queue-type",
         "x-max-age",
         "x-stream-max-segment-size-bytes",
         "x-initial-cluster-size",
@@ -75,6 +85,8 @@ MEANINGLESS = frozenset(
     }
 )
 _ALL = frozenset(name for names in KNOWN.values() for name in names)
+#: where RabbitMQ puts the leader of a queue
+LEADERS = ("client-local", "balanced", "random", "least-leaders")
 #: milliseconds, at most, as RabbitMQ has it: ten years
 EXPIRY_MAX = 10 * 365 * 86400 * 1000
 AMQP_PRIORITY_MAX = 255
@@ -252,6 +264,8 @@ def queue_wanted(
         if argument in _ALL and argument not in KNOWN[kind]:
             raise ChannelFault(406, f"invalid arg '{argument}' for {what} of queue type {_MODULES[kind]}")
     if kind != CLASSIC:
+        if checked.get("x-queue-leader-locator", LEADERS[0]) not in LEADERS:
+            raise _invalid("x-queue-leader-locator", what, "invalid_queue_locator_arg")
         for wrong, said in (
             (auto_delete, "auto-delete"),
             (exclusive, "exclusive-owner"),
@@ -368,7 +382,7 @@ def check_same_stream(found: TopicDeclaration, said: Typed, what: str) -> None:
 def _check_queue_arguments(has: Typed, said: Typed, what: str) -> None:
     kind = ("longstr", CLASSIC)
     has, said = {"x-queue-type": kind, **has}, {"x-queue-type": kind, **said}
-    check_arguments(has, said, what, ("x-queue-type", *KNOWN[has["x-queue-type"][1]]))
+    check_arguments(has, said, what, KNOWN[has["x-queue-type"][1]])
 
 
 def _said(origin: Mapping[str, Any]) -> Typed:
@@ -386,7 +400,7 @@ class ExchangeWanted(NamedTuple):
     durable: bool
     auto_delete: bool
     internal: bool
-    alternate: str | None  #: in the node
+    alternate: str | None  #: in the node; None also where what was said is no name
     arguments: dict[str, Any]  #: what else was said, as far as it can be kept
     origin: dict[str, Any]
     alternate_exchange: str | None  #: as AMQP has it
@@ -401,18 +415,23 @@ def exchange_wanted(
     internal: bool,
     arguments: Mapping[str, Any],
 ) -> ExchangeWanted:
-    """What an exchange.declare asks for. Raises ConnectionFault 503 (there is no such type), ChannelFault 406."""
+    """What an exchange.declare asks for. Raises ConnectionFault 503: there is no such type."""
     if type not in EXCHANGE_TYPES:
         raise ConnectionFault(503, f"{'unknown' if type else 'invalid'} exchange type '{type}'")
-    alternate = arguments.get(ALTERNATE)
-    if alternate is not None and not isinstance(alternate, str):
-        kind = type_of(alternate)
-        raise ChannelFault(406, f"invalid type '{kind}' for arg '{ALTERNATE}' in {described('exchange', name, vhost)}")
+    given = arguments.get(ALTERNATE)
+    alternate = given if isinstance(given, str) else None
     said = typed(arguments)
     origin = {"arguments": {key: list(value) for key, value in said.items()}} if said else {}
     rest = {key: value for key, (_kind, value) in said.items() if key != ALTERNATE}
     own = None if alternate is None else engine_name(vhost, alternate)
     return ExchangeWanted(engine_name(vhost, name), type, durable, auto_delete, internal, own, rest, origin, alternate)
+
+
+def check_alternate(arguments: Mapping[str, Any], what: str) -> None:
+    """Raises ChannelFault 406 when a new exchange has an alternate exchange that is no name."""
+    given = arguments.get(ALTERNATE)
+    if ALTERNATE in arguments and not isinstance(given, str):
+        raise ChannelFault(406, f"invalid type '{type_of(given)}' for arg '{ALTERNATE}' in {what}")
 
 
 def exchange_told_by(declaration: ExchangeDeclaration) -> Typed:

@@ -329,17 +329,18 @@ class Connection(asyncio.BufferedProtocol):
         if slot is not None and not slot.closing:
             if id == spec.CHANNEL_OPEN:
                 self.fail(ConnectionFault(spec.CHANNEL_ERROR, "second 'channel.open' seen"), id)
-            elif id >> 16 == spec.CLASSES["connection"]:
+            elif id >> 16 == spec.CLASSES["connection"] or id == spec.CHANNEL_CLOSE_OK:
                 self.fail(ConnectionFault(spec.COMMAND_INVALID, "unimplemented method"), id)
-            elif id != spec.CHANNEL_CLOSE_OK:  # of a close that crossed ours, or of none
+            else:
                 slot.feed(event)
             return
         if slot is not None:  # it hears of its end only
             if id == spec.CHANNEL_CLOSE_OK:
                 self._free(number)
-            elif id == spec.CHANNEL_CLOSE:
+            elif id == spec.CHANNEL_CLOSE:  # it crossed ours, which is answered, too
                 self.send_method(number, spec.CHANNEL_CLOSE_OK)
-                self._free(number)
+            elif id == spec.CHANNEL_OPEN:
+                self.fail(ConnectionFault(spec.CHANNEL_ERROR, "second 'channel.open' seen"), id)
             return
         if self.open and id == spec.CHANNEL_OPEN:
             self._open_channel(number)

@@ -38,6 +38,7 @@ from warren.workers.amqp import permissions
 from warren.workers.amqp.arguments import (
     STREAM,
     QueueWanted,
+    check_alternate,
     check_headers_match,
     check_same_exchange,
     check_same_queue,
@@ -437,9 +438,11 @@ class Declarations:
             op += "_topic"
         else:
             if op == "bind":
-                self.found(name)
                 source = self.catalog.exchanges.get(fields["exchange"])
-                if source is not None and source.type == "headers":
+                if source is None:
+                    raise ChannelFault(404, f"no {described('exchange', exchange, self.vhost)}")
+                self.found(name)
+                if source.type == "headers":
                     check_headers_match(arguments)
             fields |= {"queue": engine_name(self.vhost, name)}
         try:
@@ -545,6 +548,7 @@ class Declarations:
             if found is None and name.startswith(RESERVED):
                 raise ChannelFault(403, f"exchange name '{name}' contains reserved prefix '{RESERVED}*'")
             if found is None:
+                check_alternate(arguments, what)
                 if wanted.alternate_exchange is not None:
                     self._may("read", "exchange", name)
                     self._may("write", "exchange", wanted.alternate_exchange)

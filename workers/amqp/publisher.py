@@ -59,8 +59,8 @@ MANDATORY, IMMEDIATE = 1, 2
 NONE, SYNCED = 0, 2
 #: messages of one part of a run, and its share of the arena
 PART, ARENA_SHARE = 1024, 4
-#: routes to several queues that copies lead to
-COPIES_MAX = 1024
+#: routing keys of one message, with its copies
+KEYS_MAX = 1024
 
 Options = tuple[int, int, bytes | None, bool]
 #: no queue has an empty name
@@ -409,20 +409,13 @@ class Publisher:
         found = catalog.exchanges.get(name)
         if found is None:
             raise ChannelFault(404, f"no {described('exchange', exchange, vhost)}")
-        routes: list[Route] = []
-        for key in keys[:COPIES_MAX]:
-            to = key if exchange else self._named(catalog, key)
-            if exchange or to:
-                routes.append(self.client.route(name, to, headers))
-        if len(routes) == 1:
-            return routes[0]
-        queues = {queue.id: queue for route in routes for queue in route.queues}
-        topics = {item.topic.id: item for route in routes for item in route.topics}
-        return self.client.route_to(
-            sorted(queues.values(), key=lambda item: item.id),
-            b"",
-            tuple(sorted(topics.values(), key=lambda item: item.topic.id)),
-        )
+        if len(keys) > KEYS_MAX:
+            raise ChannelFault(406, f"a message goes by {KEYS_MAX} routing keys at most, by CC too, not {len(keys)}")
+        if not exchange:
+            keys = [self._named(catalog, key) for key in keys if key]
+        if len(keys) == 1:
+            return self.client.route(name, keys[0], headers)
+        return self.client.route_all(name, keys, headers)
 
     # -- returns, confirms --------------------------------------------------------------------------------------
 

@@ -161,9 +161,12 @@ class Slot:
             self.number,
             fault,
         )
+        crossed = any(_id_of(event) == spec.CHANNEL_CLOSE for event in self._events)  # the client closes it, too
         self.end()
         self._connection.channel_closes(self.number)
         self._connection.send_method(self.number, spec.CHANNEL_CLOSE, self._connection.told(fault, method))
+        if crossed:
+            self._connection.send_method(self.number, spec.CHANNEL_CLOSE_OK)
 
     def end(self) -> None:
         """The channel hears nothing more."""

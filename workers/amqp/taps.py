@@ -116,7 +116,7 @@ class Tap(Line):
         self.taps = taps
         self.consumers: list[Receiver] = []  #: by priority, the highest first
         self.counts_deliveries = False  #: it was declared as a quorum queue: consumers hear how often
-        self.single = False  #: single active consumer: the first one gets all
+        self.single = False  #: single active consumer: the first one gets all, the others follow it by priority
         self.lasting_id = lasting_id
         self.generation = 0  #: rises with each handle
         self._all = Share(1)  # stands for all of them where the line asks
@@ -166,8 +166,9 @@ class Tap(Line):
 
     async def enter(self, consumer: Receiver) -> None:
         """A consumer comes; from now on it gets messages."""
-        by_priority = bisect_right(self.consumers, -consumer.priority, key=lambda one: -one.priority)
-        self.consumers.insert(len(self.consumers) if self.single else by_priority, consumer)
+        first = min(1, len(self.consumers)) if self.single else 0  # who is active stays so
+        at = bisect_right(self.consumers, -consumer.priority, first, key=lambda one: -one.priority)
+        self.consumers.insert(at, consumer)
         self.taps.came(self, consumer)
         if len(self.consumers) == 1:
             await self.join(self._all)

@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -468,6 +468,12 @@ class Client:
                 self._routes.setdefault(exchange, {})[key] = found
                 self._routes_n += 1
             return found
+
+    def route_all(self, exchange: str, routing_keys: Sequence[str], headers: Mapping[str, Any]) -> Route:
+        """The route of a message with several routing keys, without metadata. Raises ExchangeNotFound, LimitError."""
+        with self._lock:  # nobody follows the catalog meanwhile
+            queues, topics = self.router().route_all(exchange, routing_keys, headers)
+            return self.route_to(queues, b"", topics)
 
     def route_to(self, queues: Iterable[QueueDeclaration], meta: bytes, topics: tuple[TopicRoute, ...] = ()) -> Route:
         """The route to just these queues and topics. Raises LimitError."""

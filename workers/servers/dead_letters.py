@@ -121,9 +121,9 @@ def with_death(
         count = before.get("count")
         death = before | {"count": (count if isinstance(count, int) else 0) + 1}
     if "x-death" not in found:  # else its first death was before, whatever a program left of it
-        found.setdefault("x-first-death-queue", queue)
-        found.setdefault("x-first-death-reason", reason)
-        found.setdefault("x-first-death-exchange", exchange)
+        found["x-first-death-queue"] = queue
+        found["x-first-death-reason"] = reason
+        found["x-first-death-exchange"] = exchange
     found["x-death"] = [death, *(item for item in deaths if item is not before)]
     return found
 
@@ -180,13 +180,8 @@ class _Died:
 
 def _routed(client: Client, exchange: str, died: _Died) -> tuple[list[QueueDeclaration], tuple[TopicRoute, ...]]:
     """The queues and topics to which its keys lead, each once."""
-    queues: dict[int, QueueDeclaration] = {}
-    topics: dict[int, TopicRoute] = {}
-    for key in died.keys:
-        found, followed = client.router().route(exchange, key, died.headers)
-        queues.update((queue.id, queue) for queue in found)
-        topics.update((item.topic.id, item) for item in followed)
-    return list(queues.values()), tuple(topics.values())
+    found = client.router().route_all(exchange, died.keys, died.headers)
+    return list(found.queues), found.topics
 
 
 @dataclass
