@@ -21,6 +21,8 @@ And of the gateway
 
 from __future__ import annotations
 
+import errno
+import random
 import shutil
 import signal
 import socket
@@ -117,6 +119,23 @@ class AmqpNode(Node):
         return sum(self.superblock.gateway_get(index, "restarts") for index in range(GATEWAYS))
 
 
+def _free_port() -> int:
+    """One that the system gives to no client: who connects to a port of that kind while nobody listens there may be
+    given it himself, is connected to himself then, and has the port that the gateway is to have again.
+    """
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [port for port in range(10_000, 1 << 16) if not low <= port <= high] or [0]
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.SystemRandom().choice(ports)))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return int(probe.getsockname()[1])
+
+
 class AmqpCampaign(Campaign):
     """A node whose clients speak AMQP."""
 
@@ -157,11 +176,8 @@ class AmqpCampaign(Campaign):
     def __init__(self, folder: Path, seed: int, *more: Any, **options: Any) -> None:
         super().__init__(folder, seed, *more, **options)
         self.certificate = self._certificate()
-        with socket.socket() as plain, socket.socket() as tls:
-            for probe in (plain, tls):
-                probe.bind(("127.0.0.1", 0))
-            self.port: int = plain.getsockname()[1]
-            self.tls_port: int = tls.getsockname()[1] if self.certificate else 0
+        self.port: int = _free_port()
+        self.tls_port: int = _free_port() if self.certificate else 0
         (self.root / PORTS_FILE).write_text(f"{self.port} {self.tls_port}")
         self._stream: list[tuple[int, str]] = []
         self._gateway_restarts = 0
