@@ -47,6 +47,7 @@ static uint64_t shorten(wr_queue_engine *e, wr_queue *q, bool *any) {
     if (q->policy->offered < OFFERS_MAX && wr_queue_would_deliver(e, q)) {
         q->policy->offered++;
         wr_queue_wake(e, q);
+        *any = true;
         return 0;
     }
     q->policy->offered = 0;

@@ -173,9 +173,16 @@ class Example:
             assert self.receipts[number] == 1 or message.redelivered, f"message {number} came again without the mark"
 
     def get(self, count: int, ack: bool) -> None:
-        """Consumers never block: what is there comes, alarm or not."""
+        """Consumers never block: what is there comes, alarm or not; but for a worker that was killed, and finds not one
+        byte for its start.
+        """
         there = any(not self.receipts[number] for number in self.confirmed)
-        messages = self.queue.get_many(count, timeout=END_S if there else 0.0)
+        try:
+            messages = self.queue.get_many(count, timeout=END_S if there else 0.0)
+        except warren.PeerLost:
+            assert self.watch is not None
+            assert self.watch.server_get(SERVER_WORKER_FIRST, "lacks"), "the worker is down, and lacks nothing"
+            return
         assert messages or not there, "nothing came of what was confirmed"
         self._receive(messages)
         self.held += messages

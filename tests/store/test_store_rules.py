@@ -542,7 +542,7 @@ def test_worker_holds_one_reference_and_its_blob_stays_with_the_publisher(tmp_pa
         node.start()
         publisher, worker = node.client(), node.client(worker=0)
         worker.set_other(publisher)
-        arena = publisher.region.size - node.settings.arena_bytes
+        arena = node.superblock.get("client_base_bytes") - node.settings.arena_bytes
         publisher.region.buffer[arena + 64 : arena + 64 + len(BODY)] = BODY
         tag = publisher.view.generation << 16 | publisher.slot + 1
         with Paused(node):
