@@ -7,6 +7,8 @@ installed, imports what a node exports (`long`).
 """
 
 import json
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -497,3 +499,107 @@ def test_a_plan_changes_nothing() -> None:
     plan(read(RECORDED), accounts, catalog)
     assert str(accounts) == before
     assert not catalog.queues
+
+
+# -- what a file may say that a node would refuse ---------------------------------------------------------------------
+
+
+def test_what_a_file_says_twice_is_there_the_second_time() -> None:
+    made = planned(
+        queues=[{"name": "q"}, {"name": "q"}, {"name": "q", "durable": False}],
+        exchanges=[{"name": "x", "type": "topic"}, {"name": "x", "type": "topic"}, {"name": "x", "type": "fanout"}],
+        bindings=[{"source": "x", "destination": "q"}] * 2,
+    )
+    assert made.new == {"queues": 1, "exchanges": 1, "bindings": 1}
+    assert (made.there["queues"], made.there["exchanges"], made.there["bindings"]) == (1, 1, 1)
+    assert [(item.kind, item.name) for item in made.left] == [("exchange", "x"), ("queue", "q")]
+
+
+def test_a_stream_and_a_queue_cannot_have_one_name() -> None:
+    stream = {"name": "q", "arguments": {"x-queue-type": "stream"}}
+    for one, other in (({"name": "q"}, stream), (stream, {"name": "q"})):
+        made = planned(queues=[one, other])
+        assert len(made.queues) + len(made.streams) == 1
+        assert [item.name for item in made.left] == ["q"]
+    catalog = Catalog()
+    catalog.declare_topic("q")  # of Warren's programs, which AMQP does not see
+    assert list(plan(Definitions(queues=[DefinedQueue(name="q")]), users_file.defaults(), catalog).queues) == ["q"]
+
+
+def test_what_the_node_would_refuse_is_named_and_the_rest_is_declared() -> None:
+    made = planned(
+        queues=[
+            {"name": ""},
+            {"name": "TBW102", "type": "stream"},
+            {"name": "q", "arguments": {"my": 2**70}},
+            {"name": "good"},
+        ],
+        exchanges=[{"name": "x", "arguments": {"alternate-exchange": ""}}],
+        bindings=[
+            {"source": "amq.topic", "destination": "good", "routing_key": "k" * 256},
+            {"source": "amq.headers", "destination": "good", "arguments": {"x-match": "some"}},
+            {"source": "amq.topic", "destination": "good", "destination_type": "cheese"},
+            {"source": "amq.topic", "destination": "good"},
+        ],
+    )
+    assert [kind for kind, _name in told(made)] == ["exchange", "queue", "stream", "queue", *["binding"] * 3]
+    assert list(made.queues) == ["good"]
+    assert len(made.bindings) == 1
+
+
+def test_a_policy_that_rabbitmq_would_not_set_is_named_and_counts_not_at_all() -> None:
+    wrong: dict[str, Any] = {"max-length": "7", "message-ttl": True, "overflow": 3, "expires": -1}
+    made = planned(
+        queues=[{"name": "q"}],
+        policies=[
+            *({"name": key, "pattern": "", "definition": {key: value}} for key, value in wrong.items()),
+            {"name": "to", "pattern": "", "apply-to": "cheese", "definition": {}},
+        ],
+        parameters=[
+            {"component": "operator_policy", "name": "overflow", "value": {"pattern": "", "definition": {"expires": 9}}}
+        ],
+    )
+    assert [name for _kind, name in told(made)] == [*wrong, "to"]
+    assert made.queues["q"]["arguments"] == {"expires": 0.009}, "that of operators has the same name, and is right"
+
+
+def test_a_file_of_a_whole_broker_goes_into_no_one_vhost() -> None:
+    with pytest.raises(UsageError, match="of a whole broker"):
+        decode(b'{"users": [{"name": "a"}], "vhosts": [{"name": "/"}]}', "f", "shop")
+
+
+def test_a_stream_that_a_policy_shortened_is_exported_with_a_policy() -> None:
+    made = planned(
+        queues=[{"name": "s", "arguments": {"x-queue-type": "stream"}}],
+        policies=[{"name": "p", "pattern": "s", "definition": {"max-age": "7D"}}],
+    )
+    content = export(made.catalog, made.accounts, "1").content
+    assert content["queues"][0]["arguments"] == {"x-queue-type": "stream"}
+    assert [item["definition"] for item in content["policies"]] == [{"max-age": "604800s"}]
+
+
+@pytest.mark.integration
+def test_pipes_and_links(directory: Path, tmp_path: Path) -> None:
+    """An import reads its file once; an export writes into what is no file, and behind a link."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = json.dumps({"users": [{"name": "a", "password_hash": ""}], "queues": [{"name": "q"}]}).encode()
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    assert run("import", "rabbitmq-definitions", directory, pipe)["new"]["queues"] == 1
+    writer.join(60)
+    assert not writer.is_alive()
+    assert "a" in users_file.load(directory).users
+    link, file = tmp_path / "link", tmp_path / "file"
+    file.touch()
+    link.symlink_to(file)
+    run("export", "definitions", directory, link)
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["queues"][0]["name"] == "q"
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    run("export", "definitions", directory, pipe)
+    reader.join(60)
+    assert found == [file.read_bytes()]
+    assert pipe.is_fifo()

@@ -174,6 +174,11 @@ def decode(content: bytes, called: str, vhost: str | None = None) -> Definitions
             f"{called} is not a file of RabbitMQ's definitions: it has none of {', '.join(SECTIONS)}; "
             "`rabbitmqctl export_definitions FILE` makes one"
         )
+    if vhost is not None and (raw.get("users") or raw.get("vhosts")):
+        raise UsageError(
+            f"{called} is of a whole broker, and says which vhost each thing is of: leave out --vhost, which is for a "
+            "file of one vhost"
+        )
     found = Definitions()
     for name, section in raw.items():
         if name in _TYPES:

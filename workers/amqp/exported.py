@@ -21,7 +21,7 @@ from warren.workers.amqp.arguments import STREAM, exchange_told_by, queue_wanted
 from warren.workers.amqp.definitions import LIMITS, VERSION, Table
 from warren.workers.amqp.faults import Fault
 from warren.workers.amqp.mapping import RESERVED, amqp_name, stream_called
-from warren.workers.amqp.users_file import Accounts
+from warren.workers.amqp.users_file import GUEST, Accounts
 
 #: what a queue of Warren's may be declared with, as keys of RabbitMQ's policies, and what a unit of it is there
 _KEYS = {
@@ -89,6 +89,11 @@ class _Export:
                         "change_password` gives one"
                     )
                 kept, algorithm = "", "rabbit_password_hashing_sha256"
+            if account.loopback_only and name != GUEST:
+                self.notes.append(
+                    f"user {name} comes from this host alone here, and from everywhere there: RabbitMQ's configuration "
+                    "says that, by loopback_users"
+                )
             into["users"].append(
                 {
                     "name": name,
@@ -215,6 +220,7 @@ class _Export:
         self.streams[topic.name] = vhost, name
         if not self._known("stream", vhost, name):
             return
+        arguments = _plain(told_by(topic))
         self.sections["queues"].append(
             {
                 "name": name,
@@ -222,9 +228,21 @@ class _Export:
                 "type": STREAM,
                 "durable": True,
                 "auto_delete": False,
-                "arguments": _plain(told_by(topic)),
+                "arguments": arguments,
             }
         )
+        try:
+            said = queue_wanted(vhost, name, True, False, False, arguments).arguments
+        except Fault:  # as another Warren took it
+            said = {}
+        definition: Table = {}
+        for own, key in (("retention_s", "max-age"), ("retention_bytes", "max-length-bytes")):
+            does = getattr(topic, own)
+            if own in said and does != said[own]:
+                self.notes.append(f"stream {name} has {own} {does}, and there what its declaration says: x-{key}")
+            elif does is not None and own not in said:
+                definition[key] = does if own == "retention_bytes" else f"{max(1, round(does))}s"
+        self._policy("queue", vhost, name, definition)
 
     # -- bindings -----------------------------------------------------------------------------------------------
 

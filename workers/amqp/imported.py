@@ -2,6 +2,8 @@
 
 Invariants
   Whatever of a file does not become what it was there stands in `Plan.not_mapped` or `Plan.left`, with the reason.
+  What is planned, the node takes: each declaration is made in a copy of its catalog first. So what a file says twice is
+  found there the second time, and one bad name or argument costs its own declaration alone.
   Importing twice is importing once: what is there already as the file has it counts as `there`; what is there and
   differs is left as it is (`left`), but for users and permissions, which the file replaces, as in RabbitMQ.
   A queue that a policy matches gets the policy's arguments, and remembers those that it was declared with: programs
@@ -13,16 +15,18 @@ a whole. Killed in between, the same import goes on.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from warren.engine.catalog.arguments import QueueArguments
-from warren.engine.catalog.catalog import Binding, Catalog
-from warren.engine.catalog.exchanges import DEFAULT_EXCHANGES, ExchangeBinding, conditions_of
-from warren.engine.errors import UsageError
+from warren.engine.catalog.catalog import Catalog
+from warren.engine.catalog.exchanges import DEFAULT_EXCHANGES
+from warren.engine.errors import DeclarationMismatch, Error, UsageError
 from warren.engine.saying import shown
 from warren.workers.amqp import passwords, users_file
 from warren.workers.amqp.arguments import STREAM, exchange_wanted, plain_arguments, queue_wanted
@@ -35,6 +39,7 @@ from warren.workers.amqp.users_file import GUEST, Account, Accounts, Rights, Top
 
 #: declarations of one request
 MANY = 500
+OTHERWISE = "it is there already, declared otherwise"
 _OWN = {item.name: item for item in DEFAULT_EXCHANGES if item.name}
 
 
@@ -54,10 +59,10 @@ class Calls(Protocol):
 
 
 class Plan:
-    """What an import does. `accounts`: users, vhosts and permissions as they will be."""
+    """What an import does. `accounts`, `catalog`: users, vhosts and permissions, and declarations, as they will be."""
 
     def __init__(self, accounts: Accounts, catalog: Catalog) -> None:
-        self.accounts, self.catalog = accounts, catalog
+        self.accounts, self.catalog = accounts, catalog.copy()
         self.new: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
         self.there: Counter[str] = Counter()
@@ -66,7 +71,6 @@ class Plan:
         self.policies: list[dict[str, Any]] = []  #: those that were applied, and to how much
         self.refused: set[str] = set()  #: exchanges that are not mapped
         self.exchanges: dict[str, dict[str, Any]] = {}  #: by name in the node, as all of these
-        self.exchange_types: dict[str, str] = {item.name: item.type for item in catalog.exchanges.values()}
         self.queues: dict[str, dict[str, Any]] = {}
         self.streams: dict[str, dict[str, Any]] = {}
         self.bindings: list[dict[str, Any]] = []
@@ -114,10 +118,8 @@ def _chunks(items: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]
 
 def plan(found: Definitions, accounts: Accounts, catalog: Catalog) -> Plan:
     """What importing these definitions would do to a node with these users and declarations."""
-    made = Plan(msgspec.convert(msgspec.to_builtins(accounts), Accounts), catalog)
-    _vhosts(made, found)
-    _users(made, found)
-    _permissions(made, found)
+    made = Plan(_copy(accounts), catalog)
+    _accounts(made, found)
     policies = Policies(found.policies, found.operator_policies)
     _exchanges(made, found, policies)
     for queue in found.queues:
@@ -129,7 +131,24 @@ def plan(found: Definitions, accounts: Accounts, catalog: Catalog) -> Plan:
     return made
 
 
+def plan_of_users(found: Definitions, accounts: Accounts) -> Accounts:
+    """Users, vhosts and permissions as importing these definitions would make them."""
+    made = Plan(_copy(accounts), Catalog())
+    _accounts(made, found)
+    return made.accounts
+
+
+def _copy(accounts: Accounts) -> Accounts:
+    return msgspec.convert(msgspec.to_builtins(accounts), Accounts)
+
+
 # -- users ------------------------------------------------------------------------------------------------------------
+
+
+def _accounts(made: Plan, found: Definitions) -> None:
+    _vhosts(made, found)
+    _users(made, found)
+    _permissions(made, found)
 
 
 def _vhosts(made: Plan, found: Definitions) -> None:
@@ -247,6 +266,18 @@ def _no_vhost(made: Plan, kind: str, vhost: str, name: str) -> bool:
     return True
 
 
+def _taken(
+    made: Plan, kind: str, vhost: str, name: str, declare: Callable[..., object], fields: dict[str, Any]
+) -> bool:
+    """Whether a node takes it. If not, it is told why."""
+    try:
+        declare(**fields)
+    except Error as error:
+        made.not_mapped.append(Not(kind, vhost, name, str(error)))
+        return False
+    return True
+
+
 def _exchanges(made: Plan, found: Definitions, policies: Policies) -> None:
     for item in found.exchanges:
         if not item.name or item.name.startswith(RESERVED) or _no_vhost(made, "exchange", item.vhost, item.name):
@@ -273,15 +304,17 @@ def _exchanges(made: Plan, found: Definitions, policies: Policies) -> None:
         }
         there = made.catalog.exchanges.get(wanted.name)
         if there is None:
-            made.new["exchanges"] += 1
-            made.exchanges[wanted.name] = fields
-            made.exchange_types[wanted.name] = wanted.type
+            if _taken(made, "exchange", item.vhost, item.name, made.catalog.declare_exchange, fields):
+                made.new["exchanges"] += 1
+                made.exchanges[wanted.name] = fields
+            else:
+                made.refused.add(f"{item.vhost}\0{item.name}")
         elif all(
             getattr(there, name) == fields[name] for name in ("type", "durable", "alternate", "internal", "auto_delete")
         ):
             made.there["exchanges"] += 1
         else:
-            made.left.append(Not("exchange", item.vhost, item.name, "it is there already, declared otherwise"))
+            made.left.append(Not("exchange", item.vhost, item.name, OTHERWISE))
 
 
 def _queue(made: Plan, item: DefinedQueue, policies: Policies) -> None:
@@ -310,77 +343,88 @@ def _queue(made: Plan, item: DefinedQueue, policies: Policies) -> None:
         _stream(made, item, wanted.arguments, origin)
         return
     there = made.catalog.queues.get(wanted.name)
-    if there is None:
-        made.new["queues"] += 1
-        made.queues[wanted.name] = {
+    stream = made.catalog.topics.get(stream_name(item.vhost, item.name))
+    if there is None and not (stream and stream.by_name):
+        fields: dict[str, Any] = {
             "name": wanted.name,
             "durable": wanted.durable,
             "arguments": wanted.arguments,
             "origin": origin,
         }
-    elif there.durable == wanted.durable and there.arguments == policy:
+        declare = partial(made.catalog.declare_queue, workers_n=max(1, made.catalog.placed_for))
+        if _taken(made, "queue", item.vhost, item.name, declare, fields):
+            made.new["queues"] += 1
+            made.queues[wanted.name] = fields
+    elif there is not None and there.durable == wanted.durable and there.arguments == policy:
         made.there["queues"] += 1
     else:
-        made.left.append(Not("queue", item.vhost, item.name, "it is there already, declared otherwise"))
+        made.left.append(Not("queue", item.vhost, item.name, OTHERWISE))
 
 
 def _stream(made: Plan, item: DefinedQueue, retention: dict[str, Any], origin: dict[str, Any] | None) -> None:
     name = stream_name(item.vhost, item.name)
     there = made.catalog.topics.get(name)
-    if there is None:
-        made.new["streams"] += 1
-        made.streams[name] = {"name": name, "queues": 1, "by_name": True, "origin": origin, **retention}
-    elif there.by_name and (there.retention_s, there.retention_bytes) == (
-        retention.get("retention_s"),
-        retention.get("retention_bytes"),
+    if there is None and engine_name(item.vhost, item.name) not in made.catalog.queues:
+        fields = {"name": name, "queues": 1, "by_name": True, "origin": origin, **retention}
+        if _taken(made, "stream", item.vhost, item.name, made.catalog.declare_topic, fields):
+            made.new["streams"] += 1
+            made.streams[name] = fields
+    elif (
+        there is not None
+        and there.by_name
+        and (there.retention_s, there.retention_bytes)
+        == (
+            retention.get("retention_s"),
+            retention.get("retention_bytes"),
+        )
     ):
         made.there["streams"] += 1
     else:
-        made.left.append(Not("stream", item.vhost, item.name, "it is there already, declared otherwise"))
+        made.left.append(Not("stream", item.vhost, item.name, OTHERWISE))
 
 
 def _binding(made: Plan, item: DefinedBinding) -> None:
     if not item.source:
         return  # the default exchange's, which are there with each queue
-    key = f" with {shown(item.routing_key)}" if item.routing_key else ""
-    called = f"{item.source} → {item.destination_type} {item.destination}{key}"
+    with_key = f" with {shown(item.routing_key)}" if item.routing_key else ""
+    called = f"{item.source} → {item.destination_type} {item.destination}{with_key}"
     if _no_vhost(made, "binding", item.vhost, called):
         return
+    catalog, key = made.catalog, item.routing_key
+    before, exchanges = catalog.version, len(made.exchanges)
     try:
         source = _exchange(made, item.vhost, item.source)
         arguments = plain_arguments(item.arguments) or None
-        known: Any
-        conditions = conditions_of(made.exchange_types[source], arguments)
         if item.destination_type == "exchange":
             destination = _exchange(made, item.vhost, item.destination)
-            bound: Any = ExchangeBinding(source, destination, item.routing_key, conditions)
-            known, fields, kept = (
-                made.catalog.exchange_bindings,
-                {"source": source, "destination": destination},
-                made.exchange_bindings,
-            )
+            catalog.bind_exchange(destination, source, key, arguments)
+            fields, kept = {"source": source, "destination": destination}, made.exchange_bindings
+        elif item.destination_type != "queue":
+            raise UsageError(f"there is no type of destination {shown(item.destination_type)}: queue, exchange")
         else:
             queue, stream = engine_name(item.vhost, item.destination), stream_name(item.vhost, item.destination)
-            if queue in made.queues or queue in made.catalog.queues:
-                bound = Binding(source, queue, item.routing_key, conditions)
-                known, fields, kept = made.catalog.bindings, {"exchange": source, "queue": queue}, made.bindings
-            elif stream in made.streams or stream in made.catalog.topics:
-                bound = (source, stream, item.routing_key, conditions)
-                known = {(b.exchange, b.topic, b.routing_key, b.conditions) for b in made.catalog.topic_bindings}
+            if queue in catalog.queues:
+                catalog.bind(queue, source, key, arguments)
+                fields, kept = {"exchange": source, "queue": queue}, made.bindings
+            elif stream in catalog.topics:
+                with contextlib.suppress(DeclarationMismatch):  # its records get other keys or tags: it is bound
+                    catalog.bind_topic(stream, source, key, arguments)
                 fields, kept = {"exchange": source, "topic": stream}, made.stream_bindings
             else:
                 raise UsageError(f"there is no queue {shown(item.destination)}")
-    except Fault as fault:
-        made.not_mapped.append(Not("binding", item.vhost, called, fault.text))
-        return
-    except UsageError as error:
-        made.not_mapped.append(Not("binding", item.vhost, called, str(error)))
-        return
-    if bound in known:
-        made.there["bindings"] += 1
-        return
-    made.new["bindings"] += 1
-    kept.append(fields | {"routing_key": item.routing_key, "arguments": arguments})
+    except (Fault, Error) as error:
+        made.not_mapped.append(
+            Not("binding", item.vhost, called, error.text if isinstance(error, Fault) else str(error))
+        )
+        for name in list(made.exchanges)[exchanges:]:  # they were made for it
+            catalog.delete_exchange(name)
+            del made.exchanges[name]
+    else:
+        if catalog.version == before:
+            made.there["bindings"] += 1
+        else:
+            made.new["bindings"] += 1
+            kept.append(fields | {"routing_key": key, "arguments": arguments})
 
 
 def _exchange(made: Plan, vhost: str, name: str) -> str:
@@ -388,11 +432,12 @@ def _exchange(made: Plan, vhost: str, name: str) -> str:
     UsageError: there is none.
     """
     own = engine_name(vhost, name)
-    if own in made.exchange_types:
+    if own in made.catalog.exchanges:
         return own
     if name in _OWN and vhost != DEFAULT_VHOST:
-        made.exchanges[own] = {"name": own, "type": _OWN[name].type, "internal": _OWN[name].internal}
-        made.exchange_types[own] = _OWN[name].type
+        fields: dict[str, Any] = {"name": own, "type": _OWN[name].type, "internal": _OWN[name].internal}
+        made.catalog.declare_exchange(**fields)
+        made.exchanges[own] = fields
         return own
     why = "it is not mapped" if f"{vhost}\0{name}" in made.refused else "RabbitMQ does not export internal ones"
     raise UsageError(f"there is no exchange {shown(name)}: {why}")
@@ -407,13 +452,13 @@ def _policies(made: Plan, found: Definitions, policies: Policies) -> None:
 
     for policy, why in policies.wrong:
         note(policy, why)
-    wrong = {(policy.vhost, policy.name) for policy, _why in policies.wrong}
+    wrong = {id(policy) for policy, _why in policies.wrong}
     for policy in (*found.policies, *found.operator_policies):
-        if (policy.vhost, policy.name) in wrong:
+        if id(policy) in wrong:
             continue
         for key, why in not_mapped(policy).items():
             note(policy, f"{key}: {why}")
-        count = policies.used.get((policy.vhost, policy.name), 0)
+        count = policies.used.get(id(policy), 0)
         if count:
             made.policies.append({"vhost": policy.vhost, "name": policy.name, "applied": count})
         else:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from warren.engine.errors import UsageError
+from warren.engine.saying import shown
 from warren.workers.amqp.arguments import KNOWN
 from warren.workers.amqp.definitions import DefinedPolicy
 from warren.workers.amqp.users_file import ALL, compiled
@@ -51,6 +52,7 @@ WHY_NOT = {
     "federation-upstream-set": "there is no federation",
 }
 _QUEUE_TYPES = {"classic_queues": "classic", "quorum_queues": "quorum", "streams": "stream"}
+APPLY_TO = ("all", "queues", "exchanges", *_QUEUE_TYPES)
 
 
 class Applied(NamedTuple):
@@ -61,11 +63,13 @@ class Applied(NamedTuple):
 
 
 class Policies:
-    """Those of a file. `used`: which have matched something; `wrong`: those that cannot be used, and why."""
+    """Those of a file. `used`: how much each has matched, by its `id`: a policy of users and one of operators may have
+    the same name. `wrong`: those that cannot be used, and why.
+    """
 
     def __init__(self, users: Iterable[DefinedPolicy], operators: Iterable[DefinedPolicy]) -> None:
         self.wrong: list[tuple[DefinedPolicy, str]] = []
-        self.used: dict[tuple[str, str], int] = {}
+        self.used: dict[int, int] = {}
         self._users, self._operators = self._good(users), self._good(operators)
 
     def _good(self, given: Iterable[DefinedPolicy]) -> list[DefinedPolicy]:
@@ -73,6 +77,7 @@ class Policies:
         for policy in sorted(given, key=lambda item: -item.priority):
             try:
                 compiled(policy.pattern or ALL)
+                _check(policy)
             except UsageError as error:
                 self.wrong.append((policy, str(error)))
                 continue
@@ -106,9 +111,20 @@ class Policies:
             elif values and argument not in made:
                 made[argument] = values[-1]
         for policy in by:
-            id = (policy.vhost, policy.name)
-            self.used[id] = self.used.get(id, 0) + 1
+            self.used[id(policy)] = self.used.get(id(policy), 0) + 1
         return Applied(made, by)
+
+
+def _check(policy: DefinedPolicy) -> None:
+    """What its keys say is what they may say; RabbitMQ would not have set it otherwise. Raises UsageError."""
+    if policy.apply_to not in APPLY_TO:
+        raise UsageError(f"apply-to is {shown(policy.apply_to)}, and one of {', '.join(APPLY_TO)} is known")
+    for key, value in policy.definition.items():
+        if key in _SMALLEST:
+            if type(value) is not int or (value < 0 and key != "delivery-limit"):
+                raise UsageError(f"{key} is {shown(value)}, and must be a whole number from 0")
+        elif (key in _OF_QUEUES or key in _OF_EXCHANGES) and not isinstance(value, str):
+            raise UsageError(f"{key} is {shown(value)}, and must be a text")
 
 
 def _first(among: list[DefinedPolicy], vhost: str, name: str, kinds: tuple[str, ...]) -> DefinedPolicy | None:

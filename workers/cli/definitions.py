@@ -21,8 +21,8 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import atomic_file
 from warren.engine.saying import command, counted
 from warren.workers.amqp import exported, users_file
-from warren.workers.amqp.definitions import read
-from warren.workers.amqp.imported import Plan, plan
+from warren.workers.amqp.definitions import Definitions, read
+from warren.workers.amqp.imported import Plan, plan, plan_of_users
 from warren.workers.cli import output
 from warren.workers.cli.gateway_words import DIRECTORY, JSON
 from warren.workers.process.control import ControlClient
@@ -55,19 +55,19 @@ def import_rabbitmq(directory: str, file: str, vhost: str | None, dry_run: bool,
     found = read(Path(file), vhost)
     made = plan(found, users_file.load(node.path), Catalog.load(node.path))
     if not dry_run:
-        _carry_out(directory, node.path, file, vhost, made)
+        _carry_out(directory, node.path, found, made)
     if as_json:
         output.print_json({"dry_run": dry_run, **made.told()})
     else:
         _print(made, dry_run)
 
 
-def _carry_out(directory: str, path: Path, file: str, vhost: str | None, made: Plan) -> None:
+def _carry_out(directory: str, path: Path, found: Definitions, made: Plan) -> None:
     with ControlClient(directory, output.waiting) as client:
         if made.declares:
             client.call("ping")  # or nothing is changed
         with users_file.changing(path) as accounts:
-            fresh = plan(read(Path(file), vhost), accounts, made.catalog).accounts
+            fresh = plan_of_users(found, accounts)
             accounts.users, accounts.vhosts = fresh.users, fresh.vhosts
         made.carry_out(client)
 
@@ -113,7 +113,7 @@ def export_definitions(directory: str, file: str | None, as_json: bool) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     else:
-        atomic_file.replace(Path(os.path.abspath(file)), content, users_file.MODE)
+        _write(Path(file), content)
     for note in found.notes:
         output.note(note)
     if file is not None:
@@ -123,3 +123,12 @@ def export_definitions(directory: str, file: str | None, as_json: bool) -> None:
         else:
             said = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in told.items() if count)
             print(output.escaped(f"{file}: {said}; {command('import', 'rabbitmq-definitions', 'DIR', file)} reads it"))
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Make the file, or replace it as a whole; what is no file, as /dev/stdout, is written to."""
+    if file.exists() and not file.is_file():
+        with atomic_file.file_explained(f"cannot write {file}"), open(file, "wb") as opened:
+            opened.write(content)
+    else:
+        atomic_file.replace(Path(os.path.realpath(file)), content, users_file.MODE)
