@@ -86,6 +86,10 @@ class Watch:
         while not self._ended.wait(0.001):
             self.look()
 
+    def lacks(self, server: int) -> int:
+        """What a server lacked at its last start, 0: nothing."""
+        return self._superblock.server_get(server, "lacks")
+
     def look(self) -> bool:
         """Whether publishers are blocked now."""
         on = bool(self._superblock.get("alarms") & BLOCKING)
@@ -181,7 +185,7 @@ class Example:
             messages = self.queue.get_many(count, timeout=END_S if there else 0.0)
         except warren.PeerLost:
             assert self.watch is not None
-            assert self.watch.server_get(SERVER_WORKER_FIRST, "lacks"), "the worker is down, and lacks nothing"
+            assert self.watch.lacks(SERVER_WORKER_FIRST), "the worker is down, and lacks nothing"
             return
         assert messages or not there, "nothing came of what was confirmed"
         self._receive(messages)
