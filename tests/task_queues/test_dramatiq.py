@@ -168,6 +168,16 @@ def test_a_broker_that_is_closed_leaves_others_of_its_process_alone(broker: Warr
     broker.flush(name)
 
 
+def test_names_in_keys_of_results_may_have_spaces(broker: WarrenBroker) -> None:
+    backend = WarrenBackend(
+        f"warren:///{broker.place.directory}", namespace="my results", use_namespace_prefix_keys=True
+    )
+    message: dramatiq.Message[Any] = dramatiq.Message("q", "an actor", (), {}, {})
+    backend.store_result(message, 7, 60_000)
+    assert backend.get_result(message) == 7
+    assert backend.get_result(message, block=True, timeout=1000) == 7
+
+
 def test_what_is_wrong_is_said(broker: WarrenBroker, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_priority must be 1 to 255"):
         WarrenBroker("warren:///data", max_priority=256)

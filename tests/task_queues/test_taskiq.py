@@ -75,6 +75,12 @@ def test_tasks_run_and_results_come_to_every_process(directory: Path, name: str)
             assert progress is not None
             assert progress.meta == {"done": 1}
             assert await broker.result_backend.get_progress("none") is None
+            spaced = add.kicker().with_task_id("my task%20 ü")
+            sent = await spaced.kiq(2, 2)
+            async with working(broker):
+                assert (await sent.wait_result(timeout=WAIT_S, check_interval=0.02)).return_value == 4
+            await broker.result_backend.set_progress(sent.task_id, progress)
+            assert await other.result_backend.get_progress(sent.task_id) == progress
 
     asyncio.run(main())
 

@@ -27,7 +27,7 @@ from dramatiq.results.backend import DEFAULT_TIMEOUT
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog.arguments import PRIORITY_MAX
 from warren.engine.errors import ClosedError, Error, LimitError, PeerLost, TimedOut, UsageError
-from warren.workers.celery.kept import Kept
+from warren.workers.celery.kept import Kept, key_of
 from warren.workers.celery.place import Place
 from warren.workers.client.client import Client
 from warren.workers.faces.message import Message
@@ -229,7 +229,7 @@ class WarrenBackend(ResultBackend):
         self.kept = Kept(Place.of(url, {"topic": "dramatiq-results", **(options or {})}), RESULTS_S)
 
     def _get(self, message_key: str) -> Any:
-        return self._value(self.kept.newest(message_key))
+        return self._value(self.kept.newest(key_of(message_key)))
 
     def _value(self, data: bytes | None) -> Any:
         if data is None:
@@ -239,13 +239,13 @@ class WarrenBackend(ResultBackend):
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
         until = time.time() + ttl / 1000
-        self.kept.append([message_key], b"%.3f:" % until + self.encoder.encode(result))
+        self.kept.append([key_of(message_key)], b"%.3f:" % until + self.encoder.encode(result))
 
     def get_result(self, message: Any, *, block: bool = False, timeout: int | None = None) -> Any:
         """The result of a message; with `block` it is waited for, without looking again and again."""
-        key = self.build_message_key(message)
+        key = key_of(self.build_message_key(message))
         seconds = (DEFAULT_TIMEOUT if timeout is None else timeout) / 1000
-        found = self._value(self.kept.wait_for(key, seconds)) if block else self._get(key)
+        found = self._value(self.kept.wait_for(key, seconds)) if block else self._value(self.kept.newest(key))
         if found is Missing:
             raise ResultTimeout(message) if block else ResultMissing(message)
         return self.unwrap_result(found)  # type: ignore[no-untyped-call]  # of an untyped base

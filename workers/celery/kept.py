@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from warren.engine._core import Record
 from warren.engine.errors import DeclarationMismatch, MessageTooLarge, TopicNotFound
@@ -25,10 +26,17 @@ from warren.workers.faces.topics import Topic
 QUEUES = 4
 #: the least time that results are kept
 EXPIRES_LEAST_S = 1.0
+#: characters of keys that stay as they are
+SAFE = "-_.~:+@!$&()*,;=/"
 #: records read in one step
 READ = 500
 #: bytes of a part of a value, and what a record begins with that names parts: NAME, a slash, how many
 PART, PARTS = 256 << 10, b"\x00warren.parts\x00"
+
+
+def key_of(name: bytes | str) -> str:
+    """What something is kept under: no spaces, which separate keys, and nothing that is not visible."""
+    return quote(name, safe=SAFE)
 
 
 def split(value: bytes) -> tuple[list[tuple[str, bytes]], bytes]:

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from celery import states
 from celery.backends.asynchronous import AsyncBackendMixin, BaseResultConsumer
@@ -38,7 +38,7 @@ from kombu.utils.functional import LRUCache
 
 from warren.engine._core import Record
 from warren.engine.errors import ClosedError, PeerLost
-from warren.workers.celery.kept import Kept
+from warren.workers.celery.kept import Kept, key_of
 from warren.workers.celery.place import Place
 from warren.workers.faces.topic_reader import Reader
 from warren.workers.faces.topics import Topic
@@ -51,8 +51,6 @@ SIZES = 1000
 CHORD_MAX = 1 << 20
 #: so many of its records tell how many parts have ended; after so many there is a checkpoint
 LOOKED_AT, CHECKPOINT = 256, 64
-#: characters of keys that stay as they are
-SAFE = "-_.~:+@!$&()*,;=/"
 #: in the options of result backends, and Celery's own business
 _CELERY = frozenset({"global_keyprefix", "retry_policy"})
 #: pause while the node is away
@@ -177,7 +175,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def get(self, key: bytes | str) -> bytes | None:
         """The newest value of a key, or None."""
-        return self.kept.newest(_named(key))
+        return self.kept.newest(key_of(key))
 
     def mget(self, keys: Iterable[bytes | str]) -> list[bytes | None]:
         """The same of many."""
@@ -185,18 +183,18 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def set(self, key: bytes | str, value: bytes | str) -> None:
         """A new value."""
-        self.kept.append([_named(key)], value)
+        self.kept.append([key_of(key)], value)
 
     def _set_with_state(self, key: bytes | str, value: bytes | str, state: str) -> None:
-        self.kept.append([_named(key)], value, state)
+        self.kept.append([key_of(key)], value, state)
 
     def delete(self, key: bytes | str) -> None:
         """No value any more."""
-        self.kept.append([_named(key)], b"")
+        self.kept.append([key_of(key)], b"")
 
     def task_of(self, key: str | None) -> str | None:
         """The id of the task that a key of the topic is of, or None."""
-        prefix = _named(self.task_keyprefix)
+        prefix = key_of(self.task_keyprefix)
         return unquote(key[len(prefix) :]) if key is not None and key.startswith(prefix) else None
 
     def cleanup(self) -> None:
@@ -210,7 +208,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
             return
         said = request.chord.get("chord_size")
         size, members = (said, said) if said else self._size_of(request.group)
-        if not size or self._is_last(_named(self.get_key_for_chord(request.group)), str(request.id), size):
+        if not size or self._is_last(key_of(self.get_key_for_chord(request.group)), str(request.id), size):
             self._part.members = members
             super().on_chord_part_return(request, state, result, **named)
 
@@ -228,7 +226,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     def _is_last(self, key: str, part: str, size: int) -> bool:
         """Whether this part is the last one of its chord, and nobody has called the body. It is noted that it ended."""
-        own = f"{key}/{quote(part, safe=SAFE)}"
+        own = f"{key}/{key_of(part)}"
         newest = self.kept.find(key, 1)
         if newest and not newest[0].body:
             return False  # it was called; this part has run once more
@@ -262,11 +260,6 @@ def _parts(result: Any) -> int:
     """How many tasks end a result, as it is saved: [[id, parent], members of a group or nothing]."""
     _own, members = result
     return 1 if members is None else sum(map(_parts, members))
-
-
-def _named(key: bytes | str) -> str:
-    """A key of the topic: no spaces, nothing that is not visible."""
-    return quote(key.decode() if isinstance(key, bytes) else key, safe=SAFE)
 
 
 def _ended(newest: list[Record]) -> tuple[int | None, int]:

@@ -28,7 +28,7 @@ from warren.engine.errors import (
     TopicNotFound,
     UsageError,
 )
-from warren.workers.celery.kept import QUEUES, named_parts, split
+from warren.workers.celery.kept import QUEUES, key_of, named_parts, split
 from warren.workers.celery.place import ATTACH_S, START_S, Place
 from warren.workers.faces import aio
 
@@ -184,15 +184,15 @@ class WarrenResultBackend(AsyncResultBackend[T]):
 
     async def set_result(self, task_id: str, result: TaskiqResult[T]) -> None:
         """Keep a result."""
-        await self._store(task_id, result.model_dump())
+        await self._store(key_of(task_id), result.model_dump())
 
     async def is_result_ready(self, task_id: str) -> bool:
         """Whether there is one."""
-        return bool(await self._started().find(task_id, limit=1))
+        return bool(await self._started().find(key_of(task_id), limit=1))
 
     async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[T]:
         """The result. Raises ResultGetError: there is none."""
-        found = await self._get(task_id)
+        found = await self._get(key_of(task_id))
         if found is None:
             raise ResultGetError
         result = TaskiqResult[T].model_validate(found)
@@ -202,9 +202,9 @@ class WarrenResultBackend(AsyncResultBackend[T]):
 
     async def set_progress(self, task_id: str, progress: TaskProgress[Any]) -> None:
         """Keep how far a task is."""
-        await self._store(f"{task_id}/progress", progress.model_dump())
+        await self._store(f"{key_of(task_id)}/progress", progress.model_dump())
 
     async def get_progress(self, task_id: str) -> TaskProgress[Any] | None:
         """How far it is, if it has said so."""
-        found = await self._get(f"{task_id}/progress")
+        found = await self._get(f"{key_of(task_id)}/progress")
         return None if found is None else TaskProgress[Any].model_validate(found)
