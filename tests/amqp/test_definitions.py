@@ -201,6 +201,8 @@ def test_a_file_of_one_vhost() -> None:
         (b"[" * 50_000, "not a file of RabbitMQ's definitions"),
         (b'{"queues": {}}', "queues must be a list"),
         (b'{"queues": [7]}', r"queues\[0\] must be a map"),
+        (b'{"queues": [], "limits": {"max-queues": "7"}}', "f: limits: "),
+        (b'{"queues": [], "description": 7}', "f: the vhost: .*description"),
         (b'{"queues": [{"durable": true}]}', r"queues\[0\]: .*name"),
         (b'{"queues": [{"name": "q", "arguments": 3}]}', r"queues\[0\]: "),
         (b'{"bindings": [{"source": "x"}]}', r"bindings\[0\]: .*destination"),
@@ -210,6 +212,11 @@ def test_a_file_of_one_vhost() -> None:
 def test_what_is_no_such_file_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         decode(content, "f")
+
+
+def test_a_mark_of_the_byte_order_says_nothing() -> None:
+    """Shells of Windows write one."""
+    assert [item.name for item in decode(b'\xef\xbb\xbf{"queues": [{"name": "q"}]}', "f").queues] == ["q"]
 
 
 def test_what_is_not_known_is_named() -> None:

@@ -9,6 +9,7 @@ Bounds: the file has at most `FILE_BYTES_MAX` bytes.
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def read(path: Path, vhost: str | None = None) -> Definitions:
 def decode(content: bytes, called: str, vhost: str | None = None) -> Definitions:
     """What the bytes of a file say. Raises UsageError."""
     try:
-        raw = msgspec.json.decode(content, type=dict[str, Any])
+        raw = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{called} is not a file of RabbitMQ's definitions: {error}; `rabbitmqctl export_definitions FILE` makes "
@@ -186,7 +187,7 @@ def decode(content: bytes, called: str, vhost: str | None = None) -> Definitions
         elif name not in _ABOUT:
             found.unknown[name] = len(section) if isinstance(section, list | dict) else 1
     _parameters(called, found, vhost)
-    _of_one_vhost(found, raw, vhost)
+    _of_one_vhost(called, found, raw, vhost)
     return found
 
 
@@ -229,11 +230,7 @@ def _parameters(called: str, found: Definitions, vhost: str | None) -> None:
     for number, parameter in enumerate(found.parameters):
         where, value = f"{called}: parameters[{number}]", pairs(parameter.value)
         if parameter.component == LIMITS:
-            try:
-                limits = msgspec.convert(value, dict[str, int])
-            except msgspec.ValidationError as error:
-                raise UsageError(f"{where}: {error}") from None
-            found.vhost_limits.setdefault(parameter.vhost, {}).update(limits)
+            found.vhost_limits.setdefault(parameter.vhost, {}).update(_limits(where, value))
         elif parameter.component == OPERATOR_POLICY and isinstance(value, dict):
             item = value | {"name": parameter.name, "vhost": parameter.vhost}
             found.operator_policies.append(_item(where, "policies", item, vhost))
@@ -242,12 +239,19 @@ def _parameters(called: str, found: Definitions, vhost: str | None) -> None:
     found.parameters = rest
 
 
-def _of_one_vhost(found: Definitions, raw: Table, vhost: str | None) -> None:
+def _limits(where: str, value: object) -> dict[str, int]:
+    try:
+        return msgspec.convert(value, dict[str, int])
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _of_one_vhost(called: str, found: Definitions, raw: Table, vhost: str | None) -> None:
     """A file of one vhost says nothing of vhosts; what it says of its own is beside the sections."""
     if found.vhosts or "users" in raw:
         return
     name = vhost or DEFAULT_VHOST
     about = {key: raw[key] for key in ("metadata", "description", "default_queue_type", "tags") if key in raw}
-    found.vhosts.append(_item(name, "vhosts", about | {"name": name}, None))
-    if isinstance(limits := pairs(raw.get("limits")), dict):
-        found.vhost_limits[name] = {key: value for key, value in limits.items() if isinstance(value, int)}
+    found.vhosts.append(_item(f"{called}: the vhost", "vhosts", about | {"name": name}, None))
+    if (limits := pairs(raw.get("limits"))) is not None:
+        found.vhost_limits[name] = _limits(f"{called}: limits", limits)
