@@ -26,18 +26,6 @@ def node(tmp_path: Path) -> Iterator[GatewayNode]:
         yield running
 
 
-def connected(node: GatewayNode) -> pika.BlockingConnection:
-    def connect() -> pika.BlockingConnection | None:
-        try:
-            return pika.BlockingConnection(pika.URLParameters(node.url))
-        except (pika.exceptions.AMQPError, OSError):
-            return None
-
-    found = wait_until(connect, 60, what="a connection")
-    assert found is not None
-    return found
-
-
 class Holder:
     """A consumer without a prefetch that acks nothing by itself."""
 
@@ -65,7 +53,7 @@ def emptied(node: GatewayNode) -> None:
 
 
 def test_one_consumer_holds_very_many_and_acks_them_at_once(node: GatewayNode) -> None:
-    with connected(node) as connection:
+    with node.connected() as connection:
         holder = Holder(connection)
         holder.wait(lambda: len(holder.got) == MANY)
         assert [body for _tag, body, _again in holder.got] == [b"%d" % number for number in range(MANY)]
@@ -76,13 +64,13 @@ def test_one_consumer_holds_very_many_and_acks_them_at_once(node: GatewayNode) -
 
 
 def test_a_killed_gateway_returns_each_once(node: GatewayNode) -> None:
-    first = connected(node)
+    first = node.connected()
     holder = Holder(first)
     holder.wait(lambda: len(holder.got) == MANY)
     node.kill("amqp_gateway")
     with pytest.raises(pika.exceptions.AMQPError):
         holder.wait(lambda: False)
-    with connected(node) as connection:
+    with node.connected() as connection:
         again = Holder(connection)
         again.wait(lambda: len(again.got) == MANY)
         assert [body for _tag, body, _again in again.got] == [b"%d" % number for number in range(MANY)]
@@ -94,7 +82,7 @@ def test_a_killed_gateway_returns_each_once(node: GatewayNode) -> None:
 
 
 def test_who_holds_all_it_may_is_seen_and_others_go_on(tmp_path: Path) -> None:
-    with GatewayNode(tmp_path / "data", workers=1, amqp_delivery_slots=256) as small, connected(small) as connection:
+    with GatewayNode(tmp_path / "data", workers=1, amqp_delivery_slots=256) as small, small.connected() as connection:
         with warren.attach(small.directory) as own:
             for name in ("many", "few"):
                 own.queue(name).put_many([b"x"] * 1000)

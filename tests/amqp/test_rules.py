@@ -20,18 +20,6 @@ def small(tmp_path: Path) -> Iterator[GatewayNode]:
         yield running
 
 
-def _connected(node: GatewayNode) -> pika.BlockingConnection:
-    def connect() -> pika.BlockingConnection | None:
-        try:
-            return pika.BlockingConnection(pika.URLParameters(node.url))
-        except (pika.exceptions.AMQPError, OSError):
-            return None
-
-    found = wait_until(connect, 60, what="a connection")
-    assert found is not None
-    return found
-
-
 def _wired(node: GatewayNode) -> tuple[Wire, Lane]:
     """A connection by raw frames, with a channel."""
 
@@ -66,7 +54,7 @@ def test_a1_confirmed_messages_survive_kills_of_gateway_and_workers(gateway: Gat
         lane.confirms(50)
         gateway.kill(role)
         wire.shut()
-    with _connected(gateway) as connection:
+    with gateway.connected() as connection:
         channel = connection.channel()
         got = [channel.basic_get("survivors", auto_ack=True)[2] for _message in confirmed]
     assert got == confirmed
@@ -81,7 +69,7 @@ def test_a2_a_killed_gateway_returns_what_its_clients_held(gateway: GatewayNode)
         lane.call("basic.get", queue="held")
     gateway.kill("amqp_gateway")
     wire.shut()
-    with _connected(gateway) as again:
+    with gateway.connected() as again:
         channel = again.channel()
         got = [channel.basic_get("held", auto_ack=True) for _number in range(10)]
     assert [body for _method, _properties, body in got] == [b"%d" % number for number in range(10)]
@@ -89,7 +77,7 @@ def test_a2_a_killed_gateway_returns_what_its_clients_held(gateway: GatewayNode)
 
 
 def test_a3_a_consumer_that_never_acks_does_not_stop_others(small: GatewayNode) -> None:
-    with _connected(small) as connection:
+    with small.connected() as connection:
         greedy, other = connection.channel(), connection.channel()
         held: list[int] = []
         got: list[bytes] = []
@@ -111,7 +99,7 @@ def test_a3_a_consumer_that_never_acks_does_not_stop_others(small: GatewayNode) 
 
 
 def test_a3_the_prefetch_of_a_channel_is_shared(gateway: GatewayNode) -> None:
-    with _connected(gateway) as connection:
+    with gateway.connected() as connection:
         channel = connection.channel()
         got: list[int] = []
         channel.basic_qos(prefetch_count=3, global_qos=True)
@@ -137,7 +125,7 @@ def test_a4_what_waits_for_room_stays_in_order(small: GatewayNode) -> None:
     lane.confirms(3000)
     assert lane.call("queue.declare", queue="order", passive=True)["messages"] == 3000
     wire.close()
-    with _connected(small) as connection:
+    with small.connected() as connection:
         channel = connection.channel()
         got = [channel.basic_get("order", auto_ack=True)[2] or b"" for _number in range(3000)]
         assert [int(body.rstrip(b"x")) for body in got] == list(range(3000))
@@ -145,13 +133,13 @@ def test_a4_what_waits_for_room_stays_in_order(small: GatewayNode) -> None:
 
 def test_a5_declarations_are_compared_after_a_restart(tmp_path: Path) -> None:
     with GatewayNode(tmp_path / "data") as node:
-        with _connected(node) as connection:
+        with node.connected() as connection:
             channel = connection.channel()
             channel.queue_declare("kept", durable=True, arguments={"x-queue-mode": "lazy", "x-max-priority": 5})
             channel.exchange_declare("kept", "topic", durable=True, arguments={"alternate-exchange": "other"})
         node.stop()
         node.start()
-        with _connected(node) as connection:
+        with node.connected() as connection:
             channel = connection.channel()
             channel.queue_declare("kept", durable=True, arguments={"x-max-priority": 5, "x-queue-mode": "lazy"})
             channel.exchange_declare("kept", "topic", durable=True, arguments={"alternate-exchange": "other"})

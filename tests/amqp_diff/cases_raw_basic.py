@@ -4,19 +4,8 @@ import json
 import struct
 from typing import Any
 
-from amqp_diff.scene import Scene, case
-from amqp_diff.wire import BODY, Lane, Typed, field, frame, header, method, short_string
-
-
-def _queue(s: Scene, *bodies: str, **declared: Any) -> tuple[Lane, str]:
-    """A channel, and a queue with these bodies, unsaid."""
-    lane = s.wire().channel()
-    queue = s.name()
-    lane.call("queue.declare", queue=queue, **declared)
-    for body in bodies:
-        lane.confirmed(queue, body)
-    return lane, queue
-
+from amqp_diff.scene import Scene, case, queue_with
+from amqp_diff.wire import BODY, Typed, field, frame, header, method, short_string
 
 ALL: dict[str, Any] = {
     "content_type": "text/plain",
@@ -60,14 +49,14 @@ FIELDS: dict[str, Any] = {
 
 @case
 def all_properties(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.confirmed(queue, "body", properties=ALL)
     lane.call("basic.get", queue=queue)
 
 
 @case
 def each_property_alone(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     for name, value in ALL.items():
         lane.confirmed(queue, name, properties={name: value})
         lane.call("basic.get", queue=queue, no_ack=True)
@@ -75,7 +64,7 @@ def each_property_alone(s: Scene) -> None:
 
 @case
 def empty_properties(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     empty: dict[str, Any] = {name: "" for name in ALL if isinstance(ALL[name], str)}
     del empty["expiration"], empty["user_id"]
     lane.confirmed(queue, "body", properties=empty | {"headers": {}, "timestamp": 0, "priority": 0})
@@ -84,7 +73,7 @@ def empty_properties(s: Scene) -> None:
 
 @case
 def all_field_types(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.confirmed(queue, "body", properties={"headers": FIELDS})
     lane.call("basic.get", queue=queue)
 
@@ -107,14 +96,14 @@ def field_types_each_byte(s: Scene) -> None:
 
 @case
 def lists_of_every_type(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.confirmed(queue, "body", properties={"headers": {"list": list(FIELDS.values())}})
     lane.call("basic.get", queue=queue)
 
 
 @case
 def a_long_header(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.confirmed(queue, "body", properties={"headers": {"long": "x" * 60000}})
     found = lane.wire
     found.raw(method(1, "basic.get", {"queue": queue, "no_ack": True}))
@@ -151,7 +140,7 @@ def the_same_key_twice_in_a_table(s: Scene) -> None:
 
 @case
 def delivery_modes(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     for mode in (0, 1, 2, 3, 255):
         lane.publish(queue, str(mode), properties={"delivery_mode": mode})
         lane.alive()
@@ -161,7 +150,7 @@ def delivery_modes(s: Scene) -> None:
 
 @case
 def user_id(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     for user in ("guest", "", "other"):
         lane.publish(queue, user, properties={"user_id": user})
         lane.alive()
@@ -171,7 +160,7 @@ def user_id(s: Scene) -> None:
 
 @case
 def an_empty_body(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.confirmed(queue, b"")
     lane.call("basic.get", queue=queue)
     lane.call("basic.consume", queue=queue, tag="t")
@@ -181,7 +170,7 @@ def an_empty_body(s: Scene) -> None:
 
 @case
 def a_body_of_all_bytes(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     body = bytes(range(256)) * 4
     lane.confirmed(queue, body)
     found = lane.call("basic.get", queue=queue)
@@ -212,7 +201,7 @@ def mandatory_large(s: Scene) -> None:
 
 @case
 def mandatory_to_a_queue(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.publish(queue, "there", mandatory=True)
     lane.alive()
     lane.nothing("basic.return")
@@ -220,7 +209,7 @@ def mandatory_to_a_queue(s: Scene) -> None:
 
 @case
 def mandatory_to_an_expiring_queue(s: Scene) -> None:
-    lane, queue = _queue(s, arguments={"x-max-length": 0})
+    lane, queue = queue_with(s, arguments={"x-max-length": 0})
     lane.publish(queue, "routed and dropped", mandatory=True)
     lane.alive()
     lane.nothing("basic.return")
@@ -228,7 +217,7 @@ def mandatory_to_an_expiring_queue(s: Scene) -> None:
 
 @case
 def immediate(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.publish(queue, "now", immediate=True)
     lane.expect("basic.return")
 
@@ -247,7 +236,7 @@ def cc_and_bcc(s: Scene) -> None:
 
 @case
 def cc_that_is_no_list(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     for header_, value in (("CC", "text"), ("BCC", "text"), ("CC", [1]), ("CC", [["x"]]), ("CC", []), ("cc", "lower")):
         lane.publish(queue, f"{header_} {json.dumps(value)}", properties={"headers": {header_: value}})
         lane.alive()
@@ -264,7 +253,7 @@ def cc_to_nobody_mandatory(s: Scene) -> None:
 
 @case
 def cc_on_a_topic_exchange(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("queue.bind", queue=queue, exchange="amq.topic", routing_key=f"{s.case}.*")
     lane.confirmed(f"{s.case}.a", "once", exchange="amq.topic", properties={"headers": {"CC": [f"{s.case}.b"]}})
     lane.confirmed("elsewhere", "by its copy", exchange="amq.topic", properties={"headers": {"CC": [f"{s.case}.b"]}})
@@ -274,7 +263,7 @@ def cc_on_a_topic_exchange(s: Scene) -> None:
 
 @case
 def get(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3")
+    lane, queue = queue_with(s, "1", "2", "3")
     lane.call("basic.get", queue=queue)
     lane.call("basic.get", queue=queue, no_ack=True)
     lane.message_count(queue)
@@ -295,7 +284,7 @@ def get_from_what_is_missing(s: Scene) -> None:
 
 @case
 def no_ack_tags_are_counted(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3")
+    lane, queue = queue_with(s, "1", "2", "3")
     lane.call("basic.get", queue=queue, no_ack=True)
     lane.call("basic.get", queue=queue)
     lane.send("basic.ack", delivery=1)
@@ -304,7 +293,7 @@ def no_ack_tags_are_counted(s: Scene) -> None:
 
 @case
 def ack_twice(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.call("basic.get", queue=queue)
     lane.send("basic.ack", delivery=1)
     lane.alive()
@@ -314,7 +303,7 @@ def ack_twice(s: Scene) -> None:
 
 @case
 def ack_an_unknown_tag(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.call("basic.get", queue=queue)
     for name, given in (
         ("ack", {}),
@@ -331,7 +320,7 @@ def ack_an_unknown_tag(s: Scene) -> None:
 
 @case
 def ack_zero(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.send("basic.ack", delivery=0, multiple=True)
     lane.alive()
     lane.call("basic.get", queue=queue)
@@ -345,7 +334,7 @@ def ack_zero(s: Scene) -> None:
 
 @case
 def reject_zero_and_nack_zero(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.send("basic.nack", delivery=0, multiple=True)
     lane.alive()
     lane.call("basic.get", queue=queue)
@@ -360,7 +349,7 @@ def reject_zero_and_nack_zero(s: Scene) -> None:
 
 @case
 def ack_multiple(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4")
+    lane, queue = queue_with(s, "1", "2", "3", "4")
     for _ in range(4):
         lane.call("basic.get", queue=queue)
     lane.send("basic.ack", delivery=3, multiple=True)
@@ -385,7 +374,7 @@ def a_tag_of_another_channel(s: Scene) -> None:
 
 @case
 def nack_requeues_in_place(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4")
+    lane, queue = queue_with(s, "1", "2", "3", "4")
     for _ in range(3):
         lane.call("basic.get", queue=queue)
     lane.send("basic.nack", delivery=2, requeue=True)
@@ -397,7 +386,7 @@ def nack_requeues_in_place(s: Scene) -> None:
 
 @case
 def reject_requeues_or_drops(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.call("basic.get", queue=queue)
     lane.send("basic.reject", delivery=1, requeue=True)
     lane.call("basic.get", queue=queue)
@@ -408,7 +397,7 @@ def reject_requeues_or_drops(s: Scene) -> None:
 
 @case
 def requeued_with_a_consumer_comes_back(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("basic.qos", count=1)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.confirmed(queue, "again")
@@ -454,7 +443,7 @@ def what_is_unacked_returns_with_its_connection(s: Scene) -> None:
 
 @case
 def what_is_unacked_returns_after_an_error(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.call("basic.get", queue=queue)
     lane.call("queue.declare", queue=s.name("missing"), passive=True)
     lane.again()
@@ -463,7 +452,7 @@ def what_is_unacked_returns_after_an_error(s: Scene) -> None:
 
 @case
 def recover(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3")
+    lane, queue = queue_with(s, "1", "2", "3")
     lane.call("basic.get", queue=queue)
     lane.call("basic.get", queue=queue)
     lane.call("basic.recover", requeue=True)
@@ -473,7 +462,7 @@ def recover(s: Scene) -> None:
 
 @case
 def recover_with_a_consumer(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
     lane.call("basic.recover", requeue=True)
@@ -482,7 +471,7 @@ def recover_with_a_consumer(s: Scene) -> None:
 
 @case
 def recover_async(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.call("basic.get", queue=queue)
     lane.send("basic.recover-async", requeue=True)
     lane.call("basic.get", queue=queue)
@@ -490,14 +479,14 @@ def recover_async(s: Scene) -> None:
 
 @case
 def recover_without_requeue(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.call("basic.get", queue=queue)
     lane.call("basic.recover")
 
 
 @case
 def redelivered_is_kept(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.call("basic.get", queue=queue)
     lane.send("basic.nack", delivery=1, requeue=True)
     lane.call("basic.consume", queue=queue, tag="t")
@@ -506,7 +495,7 @@ def redelivered_is_kept(s: Scene) -> None:
 
 @case
 def order_of_many(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("confirm.select")
     for number in range(300):
         lane.wire.raw(
@@ -538,7 +527,7 @@ def two_queues_of_one_message(s: Scene) -> None:
 
 @case
 def a_transient_message_in_a_durable_queue(s: Scene) -> None:
-    lane, queue = _queue(s, durable=True)
+    lane, queue = queue_with(s, durable=True)
     for mode in (1, 2):
         lane.confirmed(queue, str(mode), properties={"delivery_mode": mode})
     lane.call("basic.get", queue=queue, no_ack=True)
@@ -547,13 +536,13 @@ def a_transient_message_in_a_durable_queue(s: Scene) -> None:
 
 @case
 def publish_by_default_exchange_name(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.publish(queue, "as an exchange", "amq.default")
     lane.alive()
 
 
 @case
 def a_queue_of_an_empty_key(s: Scene) -> None:
-    lane, _ = _queue(s)
+    lane, _ = queue_with(s)
     lane.publish("", "no key", mandatory=True)
     lane.expect("basic.return")

@@ -1,25 +1,14 @@
 """Consumers: tags, cancelling, prefetch of both kinds, exclusive ones, priorities, single active ones, streams."""
 
 import time
-from typing import Any
 
-from amqp_diff.scene import Scene, case
+from amqp_diff.scene import Scene, case, queue_with
 from amqp_diff.wire import Lane, Typed
-
-
-def _queue(s: Scene, *bodies: str, **declared: Any) -> tuple[Lane, str]:
-    """A channel, and a queue with these bodies, unsaid."""
-    lane = s.wire().channel()
-    queue = s.name()
-    lane.call("queue.declare", queue=queue, **declared)
-    for body in bodies:
-        lane.confirmed(queue, body)
-    return lane, queue
 
 
 @case
 def consume(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.call("basic.consume", queue=queue, tag="mine")
     lane.deliveries(2)
     lane.message_count(queue)
@@ -30,7 +19,7 @@ def consume(s: Scene) -> None:
 
 @case
 def consume_without_acks(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.call("basic.consume", queue=queue, tag="mine", no_ack=True)
     lane.deliveries(2)
     lane.message_count(queue)
@@ -40,7 +29,7 @@ def consume_without_acks(s: Scene) -> None:
 
 @case
 def a_tag_by_the_server(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     tag = lane.call("basic.consume", queue=queue)["tag"]
     lane.confirmed(queue, "1")
     lane.deliveries(1)
@@ -49,7 +38,7 @@ def a_tag_by_the_server(s: Scene) -> None:
 
 @case
 def a_tag_used_twice(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.call("basic.consume", queue=queue, tag="t")
 
@@ -75,7 +64,7 @@ def consume_from_what_is_missing(s: Scene) -> None:
 
 @case
 def nowait_consume_and_cancel(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.send("basic.consume", queue=queue, tag="t", nowait=True)
     lane.deliveries(1)
     lane.send("basic.cancel", tag="t", nowait=True)
@@ -85,7 +74,7 @@ def nowait_consume_and_cancel(s: Scene) -> None:
 
 @case
 def no_local_is_ignored(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("basic.consume", queue=queue, tag="t", no_local=True)
     lane.publish(queue, "by myself")
     lane.deliveries(1)
@@ -100,7 +89,7 @@ def cancel_an_unknown_tag(s: Scene) -> None:
 
 @case
 def cancel_keeps_what_is_unacked(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2")
+    lane, queue = queue_with(s, "1", "2")
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
     lane.call("basic.cancel", tag="t")
@@ -112,7 +101,7 @@ def cancel_keeps_what_is_unacked(s: Scene) -> None:
 
 @case
 def consumers_take_turns(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     for tag in ("one", "two", "three"):
         lane.call("basic.consume", queue=queue, tag=tag)
     for number in range(6):
@@ -122,7 +111,7 @@ def consumers_take_turns(s: Scene) -> None:
 
 @case
 def prefetch_of_each_consumer(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4", "5")
+    lane, queue = queue_with(s, "1", "2", "3", "4", "5")
     lane.call("basic.qos", count=2)
     lane.call("basic.consume", queue=queue, tag="one")
     lane.deliveries(2)
@@ -137,7 +126,7 @@ def prefetch_of_each_consumer(s: Scene) -> None:
 
 @case
 def prefetch_of_a_channel(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4", "5")
+    lane, queue = queue_with(s, "1", "2", "3", "4", "5")
     lane.call("basic.qos", count=3, **{"global": True})
     lane.call("basic.consume", queue=queue, tag="one")
     lane.deliveries(3)
@@ -150,7 +139,7 @@ def prefetch_of_a_channel(s: Scene) -> None:
 
 @case
 def prefetch_of_both_kinds(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4", "5", "6")
+    lane, queue = queue_with(s, "1", "2", "3", "4", "5", "6")
     lane.call("basic.qos", count=2)
     lane.call("basic.qos", count=3, **{"global": True})
     lane.call("basic.consume", queue=queue, tag="one")
@@ -163,7 +152,7 @@ def prefetch_of_both_kinds(s: Scene) -> None:
 
 @case
 def prefetch_changed_for_new_consumers(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4", "5")
+    lane, queue = queue_with(s, "1", "2", "3", "4", "5")
     lane.call("basic.qos", count=1)
     lane.call("basic.consume", queue=queue, tag="one")
     lane.deliveries(1)
@@ -176,7 +165,7 @@ def prefetch_changed_for_new_consumers(s: Scene) -> None:
 
 @case
 def prefetch_of_a_channel_raised(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3", "4")
+    lane, queue = queue_with(s, "1", "2", "3", "4")
     lane.call("basic.qos", count=1, **{"global": True})
     lane.call("basic.consume", queue=queue, tag="one")
     lane.deliveries(1)
@@ -190,7 +179,7 @@ def prefetch_of_a_channel_raised(s: Scene) -> None:
 
 @case
 def prefetch_does_not_count_gets(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3")
+    lane, queue = queue_with(s, "1", "2", "3")
     lane.call("basic.qos", count=1)
     lane.call("basic.get", queue=queue)
     lane.call("basic.consume", queue=queue, tag="one")
@@ -201,7 +190,7 @@ def prefetch_does_not_count_gets(s: Scene) -> None:
 
 @case
 def prefetch_of_a_channel_counts_gets(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3")
+    lane, queue = queue_with(s, "1", "2", "3")
     lane.call("basic.qos", count=1, **{"global": True})
     lane.call("basic.get", queue=queue)
     lane.call("basic.consume", queue=queue, tag="one")
@@ -212,7 +201,7 @@ def prefetch_of_a_channel_counts_gets(s: Scene) -> None:
 
 @case
 def prefetch_without_acks(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", "3")
+    lane, queue = queue_with(s, "1", "2", "3")
     lane.call("basic.qos", count=1)
     lane.call("basic.consume", queue=queue, tag="one", no_ack=True)
     lane.deliveries(3)
@@ -241,7 +230,7 @@ def exclusive_consumer(s: Scene) -> None:
 
 @case
 def consumer_priorities(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("basic.qos", count=2)
     for tag, priority in (("low", -1), ("none", 0), ("high", 5)):
         arguments = {"x-priority": priority} if priority else {}
@@ -256,7 +245,7 @@ def consumer_priorities(s: Scene) -> None:
 
 @case
 def a_consumer_priority_that_is_no_number(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     for value in ("5", 1.5, True, Typed("s", 5)):
         lane.call("basic.consume", queue=queue, tag="t", arguments={"x-priority": value})
         lane.again()
@@ -264,7 +253,7 @@ def a_consumer_priority_that_is_no_number(s: Scene) -> None:
 
 @case
 def unknown_consumer_arguments(s: Scene) -> None:
-    lane, queue = _queue(s)
+    lane, queue = queue_with(s)
     lane.call("basic.consume", queue=queue, tag="t", arguments={"x-anything": "goes", "x-cancel-on-ha-failover": True})
 
 
@@ -305,13 +294,13 @@ def single_active_consumer_whose_channel_ends(s: Scene) -> None:
 
 @case
 def single_active_and_exclusive(s: Scene) -> None:
-    lane, queue = _queue(s, arguments={"x-single-active-consumer": True})
+    lane, queue = queue_with(s, arguments={"x-single-active-consumer": True})
     lane.call("basic.consume", queue=queue, tag="t", exclusive=True)
 
 
 @case
 def a_get_beside_a_single_active_consumer(s: Scene) -> None:
-    lane, queue = _queue(s, "1", "2", arguments={"x-single-active-consumer": True})
+    lane, queue = queue_with(s, "1", "2", arguments={"x-single-active-consumer": True})
     lane.call("basic.qos", count=1)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(1)

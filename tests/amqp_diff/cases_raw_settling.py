@@ -1,20 +1,9 @@
 """Acks, nacks and rejects: which message comes back where, recover, cancelled consumers, queues that went meanwhile."""
 
 import time
-from typing import Any
 
-from amqp_diff.scene import Scene, case
+from amqp_diff.scene import Scene, case, queue_with
 from amqp_diff.wire import Lane
-
-
-def _queue(s: Scene, *bodies: str, **declared: Any) -> tuple[Lane, str]:
-    """A channel, and a queue with these bodies, unsaid."""
-    lane = s.wire().channel()
-    queue = s.name()
-    lane.call("queue.declare", queue=queue, **declared)
-    for body in bodies:
-        lane.confirmed(queue, body)
-    return lane, queue
 
 
 def _got(lane: Lane, queue: str, count: int) -> None:
@@ -30,7 +19,7 @@ def _left(lane: Lane, queue: str, count: int) -> None:
 
 @case
 def the_last_first(s: Scene) -> None:
-    lane, queue = _queue(s, *"1234")
+    lane, queue = queue_with(s, *"1234")
     _got(lane, queue, 3)
     for tag in (3, 2, 1):
         lane.send("basic.nack", delivery=tag, requeue=True)
@@ -39,7 +28,7 @@ def the_last_first(s: Scene) -> None:
 
 @case
 def one_of_the_middle_comes_before_newer_ones(s: Scene) -> None:
-    lane, queue = _queue(s, *"12345")
+    lane, queue = queue_with(s, *"12345")
     _got(lane, queue, 3)
     lane.send("basic.nack", delivery=2, requeue=True)
     _got(lane, queue, 1)
@@ -50,7 +39,7 @@ def one_of_the_middle_comes_before_newer_ones(s: Scene) -> None:
 
 @case
 def a_nack_of_several_where_some_are_acked(s: Scene) -> None:
-    lane, queue = _queue(s, *"123456")
+    lane, queue = queue_with(s, *"123456")
     _got(lane, queue, 5)
     lane.send("basic.ack", delivery=2)
     lane.send("basic.reject", delivery=3)
@@ -62,7 +51,7 @@ def a_nack_of_several_where_some_are_acked(s: Scene) -> None:
 
 @case
 def a_nack_of_several_up_to_a_tag_that_is_settled(s: Scene) -> None:
-    lane, queue = _queue(s, *"123")
+    lane, queue = queue_with(s, *"123")
     _got(lane, queue, 3)
     lane.send("basic.ack", delivery=2)
     lane.alive()
@@ -74,7 +63,7 @@ def a_nack_of_several_up_to_a_tag_that_is_settled(s: Scene) -> None:
 
 @case
 def an_ack_of_several_up_to_a_tag_that_is_settled(s: Scene) -> None:
-    lane, queue = _queue(s, *"123")
+    lane, queue = queue_with(s, *"123")
     _got(lane, queue, 3)
     lane.send("basic.ack", delivery=3)
     lane.alive()
@@ -84,7 +73,7 @@ def an_ack_of_several_up_to_a_tag_that_is_settled(s: Scene) -> None:
 
 @case
 def a_consumer_gets_again_what_it_gave_back(s: Scene) -> None:
-    lane, queue = _queue(s, *"12345")
+    lane, queue = queue_with(s, *"12345")
     lane.call("basic.qos", count=3)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(3)
@@ -97,7 +86,7 @@ def a_consumer_gets_again_what_it_gave_back(s: Scene) -> None:
 
 @case
 def a_consumer_gives_back_one_of_three(s: Scene) -> None:
-    lane, queue = _queue(s, *"12345")
+    lane, queue = queue_with(s, *"12345")
     lane.call("basic.qos", count=3)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(3)
@@ -127,7 +116,7 @@ def what_is_given_back_goes_to_who_has_room(s: Scene) -> None:
 
 @case
 def acks_after_a_delete(s: Scene) -> None:
-    lane, queue = _queue(s, *"123")
+    lane, queue = queue_with(s, *"123")
     _got(lane, queue, 3)
     lane.call("queue.delete", queue=queue)
     lane.send("basic.ack", delivery=1)
@@ -140,7 +129,7 @@ def acks_after_a_delete(s: Scene) -> None:
 
 @case
 def acks_after_a_delete_and_a_new_queue(s: Scene) -> None:
-    lane, queue = _queue(s, *"12")
+    lane, queue = queue_with(s, *"12")
     _got(lane, queue, 2)
     lane.call("queue.delete", queue=queue)
     lane.call("queue.declare", queue=queue)
@@ -152,7 +141,7 @@ def acks_after_a_delete_and_a_new_queue(s: Scene) -> None:
 
 @case
 def requeued_after_a_purge(s: Scene) -> None:
-    lane, queue = _queue(s, *"1234")
+    lane, queue = queue_with(s, *"1234")
     _got(lane, queue, 2)
     lane.call("queue.purge", queue=queue)
     lane.send("basic.nack", delivery=2, multiple=True, requeue=True)
@@ -162,7 +151,7 @@ def requeued_after_a_purge(s: Scene) -> None:
 
 @case
 def acked_after_a_purge(s: Scene) -> None:
-    lane, queue = _queue(s, *"123")
+    lane, queue = queue_with(s, *"123")
     _got(lane, queue, 2)
     lane.call("queue.purge", queue=queue)
     lane.send("basic.ack", delivery=2, multiple=True)
@@ -172,21 +161,21 @@ def acked_after_a_purge(s: Scene) -> None:
 
 @case
 def a_delete_counts_what_is_ready(s: Scene) -> None:
-    lane, queue = _queue(s, *"123")
+    lane, queue = queue_with(s, *"123")
     _got(lane, queue, 1)
     lane.call("queue.delete", queue=queue)
 
 
 @case
 def delete_if_empty_with_unacked_messages(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     _got(lane, queue, 1)
     lane.call("queue.delete", queue=queue, if_empty=True)
 
 
 @case
 def purge_with_a_consumer(s: Scene) -> None:
-    lane, queue = _queue(s, *"1234")
+    lane, queue = queue_with(s, *"1234")
     lane.call("basic.qos", count=2)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
@@ -230,7 +219,7 @@ def several_queues_by_one_nack(s: Scene) -> None:
 
 @case
 def recover_leaves_out_what_is_settled(s: Scene) -> None:
-    lane, queue = _queue(s, *"12345")
+    lane, queue = queue_with(s, *"12345")
     _got(lane, queue, 4)
     lane.send("basic.ack", delivery=2)
     lane.send("basic.reject", delivery=4)
@@ -240,7 +229,7 @@ def recover_leaves_out_what_is_settled(s: Scene) -> None:
 
 @case
 def recover_with_nothing_held(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     lane.call("basic.recover", requeue=True)
     lane.call("basic.get", queue=queue, no_ack=True)
     lane.call("basic.recover", requeue=True)
@@ -265,7 +254,7 @@ def recover_is_of_its_channel(s: Scene) -> None:
 
 @case
 def recover_within_a_prefetch(s: Scene) -> None:
-    lane, queue = _queue(s, *"1234")
+    lane, queue = queue_with(s, *"1234")
     lane.call("basic.qos", count=2)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
@@ -278,7 +267,7 @@ def recover_within_a_prefetch(s: Scene) -> None:
 
 @case
 def recover_within_a_prefetch_of_the_channel(s: Scene) -> None:
-    lane, queue = _queue(s, *"1234")
+    lane, queue = queue_with(s, *"1234")
     lane.call("basic.qos", count=2, **{"global": True})
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
@@ -303,7 +292,7 @@ def recover_for_two_queues_with_consumers(s: Scene) -> None:
 
 @case
 def recover_async_with_a_consumer(s: Scene) -> None:
-    lane, queue = _queue(s, *"12")
+    lane, queue = queue_with(s, *"12")
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
     lane.send("basic.recover-async", requeue=True)
@@ -313,7 +302,7 @@ def recover_async_with_a_consumer(s: Scene) -> None:
 
 @case
 def recover_async_without_requeue(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     _got(lane, queue, 1)
     lane.send("basic.recover-async")
     lane.alive()
@@ -321,7 +310,7 @@ def recover_async_without_requeue(s: Scene) -> None:
 
 @case
 def an_old_tag_after_recover(s: Scene) -> None:
-    lane, queue = _queue(s, "1")
+    lane, queue = queue_with(s, "1")
     _got(lane, queue, 1)
     lane.call("basic.recover", requeue=True)
     _got(lane, queue, 1)
@@ -331,7 +320,7 @@ def an_old_tag_after_recover(s: Scene) -> None:
 
 @case
 def cancelled_then_recovered(s: Scene) -> None:
-    lane, queue = _queue(s, *"12")
+    lane, queue = queue_with(s, *"12")
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
     lane.call("basic.cancel", tag="t")
@@ -359,7 +348,7 @@ def cancelled_then_the_channel_ends(s: Scene) -> None:
 
 @case
 def a_cancelled_tag_is_used_again(s: Scene) -> None:
-    lane, queue = _queue(s, *"12")
+    lane, queue = queue_with(s, *"12")
     lane.call("basic.qos", count=1)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(1)
@@ -391,7 +380,7 @@ def cancelled_with_a_prefetch_others_get_the_rest(s: Scene) -> None:
 
 @case
 def an_auto_delete_queue_with_unacked_messages(s: Scene) -> None:
-    lane, queue = _queue(s, *"12", auto_delete=True)
+    lane, queue = queue_with(s, *"12", auto_delete=True)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(2)
     lane.call("basic.cancel", tag="t")
@@ -486,7 +475,7 @@ def quorum_with_a_delivery_limit_of_zero(s: Scene) -> None:
 
 @case
 def a_get_beside_a_consumer(s: Scene) -> None:
-    lane, queue = _queue(s, *"1234")
+    lane, queue = queue_with(s, *"1234")
     lane.call("basic.qos", count=1)
     lane.call("basic.consume", queue=queue, tag="t")
     lane.deliveries(1)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from amqp_diff.wire import Wire, method
+from amqp_diff.wire import Lane, Wire, method
 
 #: pattern, and what stands for it; `#` is the number of the different text that it found in this transcript, from 1
 RULES = (
@@ -129,6 +129,16 @@ def normalised(lines: list[str], prefix: str) -> list[str]:
     for pattern, stands in RULES:
         lines = [pattern.sub(lambda match, stands=stands: stand_in(stands, match[0]), line) for line in lines]  # type: ignore[misc]
     return lines
+
+
+def queue_with(s: Scene, *bodies: str, **declared: Any) -> tuple[Lane, str]:
+    """A channel, and a queue with these bodies, unsaid."""
+    lane = s.wire().channel()
+    queue = s.name()
+    lane.call("queue.declare", queue=queue, **declared)
+    for body in bodies:
+        lane.confirmed(queue, body)
+    return lane, queue
 
 
 def run(name: str, server: Server) -> list[str]:

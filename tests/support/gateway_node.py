@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
+import pika.exceptions
+
 from warren.engine.errors import Error
 from warren.workers.amqp import asking
 
@@ -52,6 +55,18 @@ class GatewayNode(RealNode):
     def connections(self, index: int = 0) -> list[dict[str, Any]]:
         """Those of a gateway."""
         found: list[dict[str, Any]] = self.ask("connections", index)["connections"]
+        return found
+
+    def connected(self) -> pika.BlockingConnection:
+        """A connection of pika's; a gateway that has just been killed has a successor soon."""
+
+        def connect() -> pika.BlockingConnection | None:
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                return pika.BlockingConnection(pika.URLParameters(self.url))
+            return None
+
+        found = wait_until(connect, 60, what="a connection")
+        assert found is not None
         return found
 
     @contextlib.contextmanager
