@@ -123,7 +123,7 @@ class Source:
             self.told = True
             log.warning(
                 "queue %s: this process holds %d messages unacked, and can hold no more: the next ones come when it "
-                "acks some. Give a prefetch (worker_prefetch_multiplier), or raise the setting delivery_slots",
+                "acks some. Give a prefetch (worker_prefetch_multiplier), or raise the setting amqp_delivery_slots",
                 self.name,
                 slots,
             )
@@ -220,16 +220,15 @@ class Inbox:
 
     def consume(self, consumer: Consumer) -> None:
         """A consumer comes. Raises QueueNotFound, ResourceLocked, ClosedError, TimedOut."""
-        client = self._of()
         source = self._sources.get(consumer.queue)
         if source is None:
             source = self._source(consumer.queue)
             source.consumers.append(consumer)
             try:
                 source.prefetch()
+                self._ask(source)  # the worker answers, so it knows this client by then
                 source.first = self._poll(source)
-                # The worker answers, so it knows of this consumer by then.
-                client.ask_queue(source.declaration, lambda now: control.Stats(now.id), control.Counts)
+                self._ask(source)  # and this consumer
             except BaseException:
                 source.consumers.clear()
                 self._release(source)
@@ -239,6 +238,9 @@ class Inbox:
             source.consumers.append(consumer)
             source.prefetch()
         self.ring()
+
+    def _ask(self, source: Source) -> None:
+        self._of().ask_queue(source.declaration, lambda now: control.Stats(now.id), control.Counts)
 
     def get(self, queue: str) -> Message | None:
         """The next message of a queue, or None. Raises QueueNotFound, ResourceLocked, ClosedError."""
