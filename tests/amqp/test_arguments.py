@@ -9,6 +9,7 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.workers.amqp.arguments import (
     QUORUM,
     STREAM,
+    check_alternate,
     check_same_queue,
     exchange_wanted,
     queue_wanted,
@@ -118,5 +119,6 @@ def test_exchanges() -> None:
     assert (made.alternate, made.internal, made.arguments) == ("a%2Fb", True, {"mine": 1})
     with pytest.raises(ConnectionFault, match="unknown exchange type 'wonder'"):
         exchange_wanted("/", "x", "wonder", True, False, False, {})
-    with pytest.raises(ChannelFault, match="invalid type 'signedint' for arg 'alternate-exchange'"):
-        exchange_wanted("/", "x", "direct", True, False, False, {"alternate-exchange": 1})
+    assert exchange_wanted("/", "x", "direct", True, False, False, {"alternate-exchange": 1}).alternate is None
+    with pytest.raises(ChannelFault, match="invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x'"):
+        check_alternate({"alternate-exchange": 1}, "exchange 'x' in vhost '/'")

@@ -29,6 +29,7 @@ from warren.engine._core import AttachmentLost
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, open_directory, place_of
 from warren.engine.errors import (
+    ClosedError,
     Error,
     LimitError,
     NodeNotRunning,
@@ -324,9 +325,7 @@ class Attachment:
                 if self.superblock.server_get(server, "state") == SERVER_FAILED:
                     raise given_up(self.directory, self.superblock.role_of(server)) from error
                 if time.monotonic() > deadline:
-                    raise PeerLost(
-                        f"the shared memory of {self.superblock.role_of(server)} is not available ({error}): try again"
-                    ) from error
+                    raise self._unavailable(self.superblock.role_of(server), error) from error
                 time.sleep(0.002)
         images, transient = regions
         folders: list[int] = []
@@ -372,7 +371,7 @@ class Attachment:
                 )
             except RegionError as error:
                 if time.monotonic() > deadline:
-                    raise PeerLost(f"the shared memory of the store is not available ({error}): try again") from error
+                    raise self._unavailable("the store", error) from error
                 time.sleep(0.002)
         folders: list[int] = []
         try:
@@ -414,9 +413,7 @@ class Attachment:
                     if self.superblock.server_get(server, "state") == SERVER_FAILED:
                         raise given_up(self.directory, self.superblock.role_of(server)) from error
                     if time.monotonic() > deadline:
-                        raise PeerLost(
-                            f"the shared memory of the topics is not available ({error}): try again"
-                        ) from error
+                        raise self._unavailable("the topics", error) from error
             time.sleep(0.002)
 
     def _open_topics(self, generation: int) -> TopicPlace:
@@ -434,6 +431,12 @@ class Attachment:
     def _tell_restart(self, server: int) -> None:
         who, pid = self.superblock.server_name(server), self.superblock.server_identity(server).pid
         log.info("%s of the node of %s was restarted (process %d): attached to it", who, self.directory.path, pid)
+
+    def _unavailable(self, whose: str, error: RegionError) -> Error:
+        """What is raised when a server's shared memory is not there for long."""
+        if self.superblock.state >= NODE_DRAINING:
+            return ClosedError(f"the node of {self.directory.path} is being stopped, or has stopped")
+        return PeerLost(f"the shared memory of {whose} is not available ({error}): try again")
 
     def _open_regions(self, server: int, generation: int, *wanted: tuple[str, bool]) -> list[Region]:
         """Regions of a server, each (what, writable): all, or none. Raises RegionError, OSError."""
