@@ -47,13 +47,14 @@ static wr_entry *claimed(wr_queue_engine *e, wr_qlink *l, uint32_t slot, wr_deli
     return entry && entry->state == WR_ENTRY_READY && !memcmp(entry->id, copy->id, 16) ? entry : NULL;
 }
 
-/* A consumer of the worker before this one. Of a single active one whoever got the last message was it. */
+/* A consumer of the worker before this one. Of a single active one whoever got the last message was it. Who comes when
+ * this worker has begun was nobody's, whatever its slots say: it pushes nobody out. And a former one may have settled all. */
 static void was_before(wr_queue_engine *e, wr_consumer *c, uint64_t sequence) {
     wr_queue *q = c->queue;
     const wr_consumer *former = q->former;
     c->silent = true;
-    if (!q->policy || !q->policy->o.single_active) return;
-    if (former && former->link->held[former->last].sequence > sequence) return;
+    if (!c->link->before || !q->policy || !q->policy->o.single_active) return;
+    if (former && former->held_n && former->link->held[former->last].sequence > sequence) return;
     q->former = c;
     e->early = true;
 }
@@ -81,7 +82,7 @@ static void take_up_slots(wr_queue_engine *e, wr_qlink *l, claim *claims) {
         if (l->held[slot].consumer) continue;
         wr_delivery *d = wr_view_delivery(&l->view, e->o.server, slot);
         const uint32_t state = atomic_load_explicit(&d->state, memory_order_relaxed);
-        if (state == WR_DELIVERY_EXCLUSIVE && (q = wr_queue_find(e, d->queue)) && wr_exclusive_take_up(e, l, q, slot)) continue;
+        if (state == WR_DELIVERY_EXCLUSIVE && l->before && (q = wr_queue_find(e, d->queue)) && wr_exclusive_take_up(e, l, q, slot)) continue;
         if (state) atomic_store_explicit(&d->state, WR_DELIVERY_FREE, memory_order_release);
         l->free_slots[l->free_n++] = slot;
     }

@@ -318,3 +318,56 @@ def test_the_single_active_consumer_stays_so_over_a_kill(tmp_path: Path, ends: s
         worker.turns()
         assert [(item.body, item.redelivered) for item in other.receive(worker)] == [(b"1", True)]
     worker.kill()
+
+
+def forged(node: Node, state: int, queue: int = 1, sequence: int = 0, id: bytes = bytes(16)) -> Peer:
+    """A client that no worker has served yet, whose region says that a slot of it is in use."""
+    liar = node.peer()
+    at = liar.slot_at(0)
+    DELIVERY.pack_into(liar.buffer, "queue", queue, at)
+    DELIVERY.pack_into(liar.buffer, "sequence", sequence, at)
+    DELIVERY.set_bytes(liar.buffer, "id", id, at)
+    DELIVERY.pack_into(liar.buffer, "state", state, at)
+    for name in ("slots_used", "delivery_tail", "server_epoch"):
+        liar.put(name, 1)
+    return liar
+
+
+def test_who_comes_later_is_no_holder_whatever_its_slots_say(node: Node) -> None:
+    worker = node.worker()
+    one = node.peer(worker)
+    one.credit(1, 0, prefetch=1)
+    liar = forged(node, EXCLUSIVE)
+    worker.service.take_up(liar.slot, liar.generation, liar.epoch, liar.region)
+    assert (held_n(node), slots(liar, EXCLUSIVE)) == (0, [])
+    one.publish(1, b"1")
+    found: list[Delivery] = []
+    worker.until(lambda: found.extend(one.receive(worker)) or found)
+    worker.kill()
+
+
+@pytest.mark.parametrize("acked", [True, False])
+def test_who_comes_later_is_no_single_active_consumer_whatever_its_slots_say(tmp_path: Path, acked: bool) -> None:
+    """Also while the one before it, which holds nothing any more, may still announce itself."""
+    node = Node(tmp_path, queues=[Queue(1, policy=QueueArguments.of("q", {"single_active_consumer": True}))])
+    worker = node.worker()
+    active = node.peer(worker)
+    active.credit(1, 0, prefetch=1)
+    ids = [active.new_id() for _ in range(3)]
+    for id in ids:
+        active.publish(1, b"x", id=id)
+    worker.until(lambda: active.get("synced") == active.prepared)
+    worker.turns()
+    (first,) = active.receive(worker)
+    worker.kill()
+    worker = node.worker()
+    if acked:
+        active.ack(1, first.sequence)
+        worker.turns()
+    liar = forged(node, PROTOCOL["DELIVERY_HELD"], sequence=first.sequence + 1, id=ids[1])
+    worker.service.take_up(liar.slot, liar.generation, liar.epoch, liar.region)
+    active.credit(1, 0, prefetch=2, epoch=worker.epoch)
+    found: list[Delivery] = []
+    worker.until(lambda: found.extend(active.receive(worker)) or found)
+    assert found[0].sequence == first.sequence + 2
+    worker.kill()
