@@ -537,7 +537,9 @@ def max_length_counts_what_is_ready(s: Scene) -> None:
     lane.call("basic.get", queue=queue)
     lane.confirmed(queue, "3")
     lane.message_count(queue)
+    time.sleep(0.5)  # then nobody asks for messages any more: what comes back would go to them first (docs/amqp.md)
     lane.send("basic.nack", delivery=1, requeue=True)
+    time.sleep(0.2)
     for _ in range(3):
         lane.call("basic.get", queue=queue)
 
