@@ -816,6 +816,11 @@ class Client:
     def watch(self, server: int, kind: int, above: int, /) -> bool:
         """A want for wait_any: that horizon (a level, WANT_HEAD, WANT_DELIVERY) above this. True: met already."""
 
+    def set_doorbell(self, on: bool, /) -> None:
+        """The servers ring this client's socket, if they reach it (ipc/core/doorbell.h), and do not wake the thread in
+        wait_any for what is watched.
+        """
+
     def room(self, server: int, commands: int, bytes: int, largest: int, /) -> tuple[int, int] | None:
         """None: so many commands and bytes of blobs can be prepared at once; else (server, head) to watch."""
 

@@ -377,6 +377,7 @@ static PyMethodDef client_methods[] = {
     {"watch", (PyCFunction)(void (*)(void))wr_client_watch, METH_FASTCALL, "watch(server, kind, above) -> bool: see wait_any; True: met already"},
     {"room", (PyCFunction)(void (*)(void))wr_client_room, METH_FASTCALL,
      "room(server, commands, bytes, largest) -> None, or (server, head) to wait for"},
+    {"set_doorbell", wr_client_set_doorbell, METH_O, "set_doorbell(on): servers ring this client's socket, if they reach it, instead of waking the waiting thread"},
     {"check", wr_client_check, METH_O, "check(server): the hook looks whether anybody is left who could answer"},
     {"lying", wr_client_lying, METH_O, "lying(server) -> list: ids of queues with messages that lie here"},
     {"trouble", (PyCFunction)(void (*)(void))wr_client_trouble, METH_FASTCALL, "trouble(server, purpose) -> code for the hook, or 0"},

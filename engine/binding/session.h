@@ -53,6 +53,7 @@ typedef struct ClientObject {
     uint32_t topics_n;     /* handles of topics that were made */
     uint32_t topic_server; /* 0: there is none */
     struct wr_wants *wants;            /* binding/sleeper.c; NULL until somebody watches */
+    _Atomic bool doorbell;             /* its servers ring an event loop (ipc/core/doorbell.h) */
     wr_masked masked;
     void (*release)(struct ClientObject *c); /* binding/client_type.c: what is mapped, when nobody is inside */
     uint64_t redelivered_n; /* messages handed out that somebody may have had before */

@@ -36,10 +36,8 @@ struct waiter {
     uint32_t reserved;
 };
 
-enum { WANT_PROCESSED, WANT_WRITTEN, WANT_SYNCED, WANT_HEAD, WANT_DELIVERY, WANT_KINDS };
-
 typedef struct wr_wants {
-    _Atomic uint64_t above[WR_SERVERS_MAX][WANT_KINDS];
+    _Atomic uint64_t above[WR_SERVERS_MAX][WR_NEWS_KINDS];
     uint64_t trouble; /* what was reported last; the sleeper's own */
 } wants;
 
@@ -50,7 +48,7 @@ void wr_waiter_kick(void) {
 
 static _Atomic uint64_t *word_of(ClientObject *c, uint32_t server, int kind) {
     wr_link *link = wr_attachment_link(&c->a, server);
-    return kind == WANT_DELIVERY ? &link->delivery_tail : kind == WANT_HEAD ? &link->head : wr_link_horizon(link, kind);
+    return kind == WR_NEWS_DELIVERY ? &link->delivery_tail : kind == WR_NEWS_HEAD ? &link->head : wr_link_horizon(link, kind);
 }
 
 /* ---- wants ------------------------------------------------------------------------------------------------------ */
@@ -65,21 +63,22 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
     long kind = PyLong_AsLong(args[1]);
     uint64_t above = PyLong_AsUnsignedLongLong(args[2]);
     if (PyErr_Occurred()) return NULL;
-    if (kind < 0 || kind >= WANT_KINDS || above == NONE) return PyErr_Format(PyExc_ValueError, "no such kind of want");
-    if (kind == WANT_DELIVERY) above = c->a.workers[server].popped;
+    if (kind < 0 || kind >= WR_NEWS_KINDS || above == NONE) return PyErr_Format(PyExc_ValueError, "no such kind of want");
+    if (kind == WR_NEWS_DELIVERY) above = c->a.workers[server].popped;
     _Atomic uint64_t *word = word_of(c, server, (int)kind);
     if (atomic_load_explicit(word, memory_order_acquire) > above) Py_RETURN_TRUE;
     if (!c->wants) {
         wants *fresh = PyMem_RawMalloc(sizeof *fresh);
         if (!fresh) return PyErr_NoMemory();
         for (uint32_t s = 0; s < WR_SERVERS_MAX; s++)
-            for (int k = 0; k < WANT_KINDS; k++) atomic_init(&fresh->above[s][k], NONE);
+            for (int k = 0; k < WR_NEWS_KINDS; k++) atomic_init(&fresh->above[s][k], NONE);
         fresh->trouble = 0;
         c->wants = fresh;
     }
     _Atomic uint64_t *want = &c->wants->above[server][kind];
     if (above < atomic_load_explicit(want, memory_order_relaxed)) atomic_store_explicit(want, above, memory_order_relaxed);
-    /* SYNC want: pairs with the fences in sleep_for: either it sees this want, or we see what it has not. */
+    if (atomic_load_explicit(&c->doorbell, memory_order_relaxed)) atomic_fetch_or_explicit(&c->a.port.view.client->waiting, WR_WAITS_LOOP((uint32_t)kind), memory_order_relaxed);
+    /* SYNC want: pairs with the fences in sleep_for and wr_view_tell: either they see this want, or we see what they have not. */
     atomic_thread_fence(memory_order_seq_cst);
     /* Met by now: the want stays all the same, because it may stand for a higher one of somebody else, who is told
      * with it. */
@@ -102,12 +101,12 @@ static uint64_t troubles(ClientObject *c, const wants *w) {
     uint64_t sum = state > WR_NODE_RUNNING ? state : 0;
     for (uint32_t s = 0; s < c->servers_n; s++) {
         bool wanted = false;
-        for (int k = 0; k < WANT_KINDS; k++) wanted |= atomic_load_explicit(&w->above[s][k], memory_order_relaxed) != NONE;
+        for (int k = 0; k < WR_NEWS_KINDS; k++) wanted |= atomic_load_explicit(&w->above[s][k], memory_order_relaxed) != NONE;
         if (!wanted) continue;
         wr_link *link = wr_attachment_link(&c->a, s);
         wr_server *peer = wr_superblock_server(c->a.port.super, s);
         uint64_t epoch = atomic_load_explicit(&link->server_epoch, memory_order_acquire), one = 0;
-        if (atomic_load_explicit(&w->above[s][WANT_DELIVERY], memory_order_relaxed) != NONE && epoch != c->a.workers[s].epoch)
+        if (atomic_load_explicit(&w->above[s][WR_NEWS_DELIVERY], memory_order_relaxed) != NONE && epoch != c->a.workers[s].epoch)
             one = epoch << 8;
         one |= (atomic_load_explicit(&link->evicted, memory_order_acquire) != 0) |
                (atomic_load_explicit(&peer->error, memory_order_acquire) != 0) << 1 |
@@ -128,7 +127,7 @@ static bool look(watched *list, Py_ssize_t n) {
         if (!one->wants) one->wants = *(wants *volatile *)&c->wants;
         if (one->wants && !one->hit) {
             for (uint32_t s = 0; s < c->servers_n; s++)
-                for (int k = 0; k < WANT_KINDS; k++) {
+                for (int k = 0; k < WR_NEWS_KINDS; k++) {
                     uint64_t above = atomic_load_explicit(&one->wants->above[s][k], memory_order_relaxed);
                     if (above == NONE) continue;
                     one->any = true;
@@ -154,14 +153,21 @@ static void set_waiter(struct waiter *w, const _Atomic uint32_t *word, uint32_t 
  * GIL. */
 static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit_ns, bool waitv) {
     struct waiter waiters[WAITERS_MAX];
+    uint32_t who[WAITERS_MAX];
     uint64_t end = wr_now_ns() + limit_ns;
     bool lingers = true; /* for one slice after the last want: the next one need not kick */
     for (;;) {
         bool any = false;
         for (Py_ssize_t i = 0; i < n; i++) any |= list[i].any;
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (list[i].any || lingers) /* SYNC waiting: set, then look once more, as in wr_attachment_sleep */
-                atomic_store_explicit(&list[i].client->a.port.view.client->waiting, 1, memory_order_seq_cst);
+        for (Py_ssize_t i = 0; i < n; i++) {
+            /* SYNC waiting: set, then look once more, as in wr_attachment_sleep. With a doorbell the event loop is rung, and who
+             * finds that it cannot be wakes whoever sleeps on the word, whatever it says. */
+            _Atomic uint32_t *word = &list[i].client->a.port.view.client->waiting;
+            uint32_t now = WR_WAITS_THREAD;
+            if (atomic_load_explicit(&list[i].client->doorbell, memory_order_relaxed)) now = atomic_load_explicit(word, memory_order_seq_cst);
+            else if (list[i].any || lingers) now |= atomic_fetch_or_explicit(word, WR_WAITS_THREAD, memory_order_seq_cst);
+            if (i < WAITERS_MAX) who[i] = now;
+        }
         bool resting = !any && !lingers;
         if (resting) atomic_store_explicit(&wr_module.idle, 1, memory_order_seq_cst);
         atomic_thread_fence(memory_order_seq_cst);
@@ -178,7 +184,7 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
         uint32_t used = 0;
         set_waiter(&waiters[used++], &wr_module.kicks, seen, true);
         for (Py_ssize_t i = 0; i < n && used < WAITERS_MAX; i++)
-            if (list[i].any || lingers) set_waiter(&waiters[used++], &list[i].client->a.port.view.client->waiting, 1, false);
+            if (list[i].any || lingers) set_waiter(&waiters[used++], &list[i].client->a.port.view.client->waiting, who[i], false);
         bool all = waitv && (used < WAITERS_MAX || n < WAITERS_MAX);
         if (!all && !resting && slice > SHORT_NS) slice = SHORT_NS;
         bool slept = false;
@@ -232,7 +238,7 @@ static PyObject *wait_any(PyObject *module, PyObject *const *args, Py_ssize_t gi
         ClientObject *c = list[i].client;
         if (met && list[i].hit && PyList_Append(met, (PyObject *)c)) Py_CLEAR(met);
         for (uint32_t s = 0; list[i].hit && list[i].wants && s < c->servers_n; s++)
-            for (int k = 0; k < WANT_KINDS; k++) { /* a want ends when it is met; whoever is told says what else it wants */
+            for (int k = 0; k < WR_NEWS_KINDS; k++) { /* a want ends when it is met; whoever is told says what else it wants */
                 uint64_t above = atomic_load_explicit(&list[i].wants->above[s][k], memory_order_relaxed);
                 if (above != NONE && atomic_load_explicit(word_of(c, s, k), memory_order_acquire) > above)
                     atomic_store_explicit(&list[i].wants->above[s][k], NONE, memory_order_relaxed);
@@ -298,6 +304,16 @@ PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     return Py_BuildValue("(IK)", oldest->server, (unsigned long long)oldest->sequence);
 }
 
+/* set_doorbell(on): from now on the servers ring a socket of this client instead of waking the waiting thread, if they reach it. */
+PyObject *wr_client_set_doorbell(PyObject *op, PyObject *argument) {
+    ClientObject *c = (ClientObject *)op;
+    const int on = PyObject_IsTrue(argument);
+    if (on < 0 || wr_enter(c)) return NULL;
+    atomic_store_explicit(&c->doorbell, on != 0, memory_order_relaxed);
+    wr_waiter_kick(); /* it sleeps in another way from now on */
+    Py_RETURN_NONE;
+}
+
 /* trouble(server, purpose): a code for the hook, or 0. Purposes: 0 room, 1 confirm, 2 reply, 3 delivery. */
 PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t given) {
     ClientObject *c = (ClientObject *)op;
@@ -347,7 +363,7 @@ int wr_bind_sleeper(PyObject *module) {
     const struct {
         const char *name;
         int value;
-    } numbers[] = {{"WANT_HEAD", WANT_HEAD},     {"WANT_DELIVERY", WANT_DELIVERY}, {"WANT_PROCESSED", WANT_PROCESSED}, {"FOR_ROOM", WR_FOR_ROOM},
+    } numbers[] = {{"WANT_HEAD", WR_NEWS_HEAD},     {"WANT_DELIVERY", WR_NEWS_DELIVERY}, {"WANT_PROCESSED", WR_NEWS_PROCESSED}, {"FOR_ROOM", WR_FOR_ROOM},
                    {"FOR_CONFIRM", WR_FOR_CONFIRM}, {"FOR_REPLY", WR_FOR_REPLY},   {"FOR_DELIVERY", WR_FOR_DELIVERY}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value)) return -1;

@@ -9,5 +9,6 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
 PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given);
 PyObject *wr_client_check(PyObject *op, PyObject *argument);
 PyObject *wr_client_lying(PyObject *op, PyObject *argument);
+PyObject *wr_client_set_doorbell(PyObject *op, PyObject *argument);
 PyObject *wr_client_trouble(PyObject *op, PyObject *const *args, Py_ssize_t given);
 #endif

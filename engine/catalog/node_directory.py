@@ -8,6 +8,7 @@
     DIR/users.json      users and permissions of the AMQP gateway, when there are any (workers/amqp/users_file.py)
     DIR/amqp.shared     what several AMQP gateways share: locks and counts (workers/amqp/shared_file.py)
     DIR/control.sock    where the supervisor answers
+    DIR/doorbells/      sockets of clients' event loops, while the node runs (ipc/doorbells.py)
     DIR/log/            what the processes print
     DIR/store/, DIR/queues/, DIR/topics/   messages (store server, queue workers, topic worker)
     DIR/transactions/   what sinks have staged and committed (whoever writes into one: engine/transactions)
@@ -176,6 +177,11 @@ class NodeDirectory:
         self._lock: int | None = None
 
     # -- layout -------------------------------------------------------------------------------------------------
+
+    @property
+    def itself(self) -> Path:
+        """A path to the directory that is locked, whatever its name leads to now; without the lock, its path."""
+        return self.path if self._lock is None else Path(f"/proc/self/fd/{self._lock}")
 
     @property
     def control_socket(self) -> Path:

@@ -204,14 +204,14 @@ bool wr_attachment_sleep(wr_client *client, const wr_condition *condition, uint6
     if (now - started >= limit_ns) return wr_condition_met(condition);
     /* SYNC waiting: set, then look once more; the server publishes first and takes the word afterwards. It is left set
      * when we go: other threads of this process may sleep on it, and one needless wake is all it costs. */
-    atomic_store_explicit(&client->waiting, 1, memory_order_seq_cst);
+    const uint32_t who = atomic_fetch_or_explicit(&client->waiting, WR_WAITS_THREAD, memory_order_seq_cst) | WR_WAITS_THREAD;
     atomic_thread_fence(memory_order_seq_cst);
     if (wr_condition_met(condition)) return true;
-    wr_futex_wait(&client->waiting, 1, limit_ns - (now - started));
+    wr_futex_wait(&client->waiting, who, limit_ns - (now - started));
     return wr_condition_met(condition);
 }
 
 void wr_attachment_wake(wr_client *client) {
-    atomic_store_explicit(&client->waiting, 0, memory_order_seq_cst);
+    atomic_fetch_and_explicit(&client->waiting, ~WR_WAITS_THREAD, memory_order_seq_cst);
     wr_futex_wake_all(&client->waiting);
 }

@@ -15,9 +15,9 @@ static bool raise_word(_Atomic uint64_t *word, uint64_t to) {
 void wr_horizon_publish(const wr_horizon *h, bool written, bool synced, bool head) {
     if (!h->view) return;
     wr_link *link = &h->view->links[h->server];
-    bool raised = false;
-    if (written) raised |= raise_word(&link->written, h->sequence);
-    if (synced) raised |= raise_word(&link->synced, h->sequence);
-    if (head) raised |= raise_word(&link->head, h->sequence);
-    if (raised) wr_view_wake(h->view);
+    uint32_t news = 0;
+    if (written && raise_word(&link->written, h->sequence)) news |= WR_WAITS_LOOP(WR_NEWS_WRITTEN);
+    if (synced && raise_word(&link->synced, h->sequence)) news |= WR_WAITS_LOOP(WR_NEWS_SYNCED);
+    if (head && raise_word(&link->head, h->sequence)) news |= WR_WAITS_LOOP(WR_NEWS_HEAD);
+    if (news) wr_view_tell(h->view, news);
 }

@@ -39,7 +39,7 @@ uint32_t wr_queue_close_links(wr_queue_engine *e) {
         }
         /* SYNC closed: pairs with the client's acquire, when the node is stopped; what it was told below is complete */
         atomic_store_explicit(&wr_link_shared(e, l)->closed, l->limit + 1, memory_order_release);
-        wr_bell_ring(&l->view.client->waiting);
+        wr_view_wake(&l->view);
     }
     return left;
 }

@@ -105,7 +105,7 @@ bool wr_deliver(wr_queue_engine *e) {
         l->pushed = false;
         /* SYNC delivery-visible: pairs with the client's acquire load of delivery_tail */
         atomic_store_explicit(&l->view.links[e->o.server].delivery_tail, l->delivery_tail, memory_order_release);
-        wr_bell_ring(&l->view.client->waiting);
+        wr_view_tell(&l->view, WR_WAITS_LOOP(WR_NEWS_DELIVERY));
     }
     return true;
 }

@@ -11,6 +11,7 @@
 
 void wr_link_free(wr_qlink *l) {
     if (!l) return;
+    wr_doorbell_end(&l->view.doorbell);
     free(l->held);
     free(l->free_slots);
     free(l->release);
@@ -23,7 +24,7 @@ void wr_link_evict(wr_queue_engine *e, wr_qlink *l, uint32_t reason) {
     l->evicted = true;
     e->evicted_n++;
     atomic_store_explicit(&wr_link_shared(e, l)->evicted, reason, memory_order_release);
-    wr_bell_ring(&l->view.client->waiting);
+    wr_view_wake(&l->view);
 }
 
 typedef struct {
@@ -95,8 +96,10 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     wr_qlink *l = calloc(1, sizeof *l);
     if (!l) return ENOMEM;
     claim *claims = NULL;
+    atomic_init(&l->view.doorbell.fd, WR_DOORBELL_NONE);
     int error = n ? wr_view_init(&l->view, region, bytes, &g) : EINVAL;
     if (!error) {
+        wr_doorbell_of(&l->view.doorbell, slot, generation);
         const uint32_t used = atomic_load_explicit(&wr_link_shared(e, l)->slots_used, memory_order_acquire);
         l->slots_used = used < n ? used : n;
         l->held = calloc(n, sizeof *l->held);
@@ -138,7 +141,7 @@ int wr_queue_attach(wr_queue_engine *e, uint32_t slot, uint32_t generation, uint
     free(claims);
     if (e->epoch) {
         atomic_store_explicit(&link->server_epoch, e->epoch, memory_order_release);
-        wr_bell_ring(&l->view.client->waiting); /* somebody may wait for just that, to give credit under it */
+        wr_view_wake(&l->view); /* somebody may wait for just that, to give credit under it */
     }
     return 0;
 }
@@ -151,7 +154,7 @@ void wr_queue_begin(wr_queue_engine *e, uint64_t epoch) {
     for (uint32_t i = 0; i < e->links_n; i++) {
         wr_qlink *l = e->links[e->order[i]];
         atomic_store_explicit(&wr_link_shared(e, l)->server_epoch, epoch, memory_order_release);
-        wr_bell_ring(&l->view.client->waiting);
+        wr_view_wake(&l->view);
     }
 }
 

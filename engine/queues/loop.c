@@ -113,7 +113,7 @@ static bool finish_round(wr_queue_engine *e) {
          * restart. */
         if (atomic_load_explicit(&link->processed, memory_order_relaxed) < l->next || l->next >= l->takeup_tail)
             atomic_store_explicit(&link->processed, l->next, memory_order_release);
-        wr_bell_ring(&l->view.client->waiting);
+        wr_view_tell(&l->view, WR_WAITS_LOOP(WR_NEWS_PROCESSED));
     }
     return true;
 }
@@ -192,7 +192,7 @@ static uint32_t events_now(wr_queue_engine *e) {
         e->failed_told = true;
         atomic_store_explicit(&e->me->error, (uint32_t)state->failed, memory_order_release);
         atomic_fetch_or_explicit(&e->me->alarms, WR_ALARM_SYNC_FAILED, memory_order_relaxed);
-        for (uint32_t i = 0; i < e->links_n; i++) wr_bell_ring(&e->links[e->order[i]]->view.client->waiting);
+        for (uint32_t i = 0; i < e->links_n; i++) wr_view_wake(&e->links[e->order[i]]->view);
         events |= WR_QUEUE_EVENT_LOG_FAILED;
     }
     const wr_log_state *transient = wr_log_look(e->transient_log);

@@ -35,6 +35,7 @@ int wr_store_server_attach(wr_store_server *server, uint32_t slot, uint32_t gene
     wr_geometry g = wr_geometry_without_slots(server->super);
     int error = wr_view_init(&server->views[slot], region, bytes, &g);
     if (error) return error;
+    wr_doorbell_of(&server->views[slot].doorbell, slot, generation);
     /* A queue worker does not sleep in its region, but on its server's word. */
     uint32_t end = wr_workers_end(server->super), worker = holder < 0 ? end : WR_SERVER_WORKER_FIRST + (uint32_t)holder;
     if (worker < end) server->views[slot].bell = &wr_superblock_server(server->super, worker)->sleeping;
@@ -109,6 +110,7 @@ int wr_store_server_detach(wr_store_server *server, uint32_t slot) {
     for (uint32_t number = 0; number < 2; number++)
         if (atomic_load_explicit(&server->stores[number].links[slot].batches, memory_order_acquire)) return EBUSY;
     server->attached[slot] = false;
+    wr_doorbell_end(&server->views[slot].doorbell);
     for (uint32_t i = 0; i < server->active_n; i++)
         if (server->active[i] == slot) server->active[i--] = server->active[--server->active_n];
     for (uint32_t number = 0; number < 2; number++) {

@@ -33,6 +33,7 @@ int wr_topic_attach(wr_topic_server *s, uint32_t slot, uint32_t generation, uint
         free(l);
         return error;
     }
+    wr_doorbell_of(&l->view.doorbell, slot, generation);
     l->slot = slot;
     l->generation = generation;
     l->client_epoch = client_epoch;
@@ -69,6 +70,7 @@ bool wr_topic_detach(wr_topic_server *s, uint32_t slot) {
             s->order[i] = s->order[--s->links_n];
             break;
         }
+    wr_doorbell_end(&l->view.doorbell);
     free(l);
     return true;
 }

@@ -35,7 +35,7 @@ static uint32_t look_at_log(wr_topic_worker *w, const wr_topic_log_state *state)
     w->failed_told = true;
     atomic_store_explicit(&w->s.me->error, (uint32_t)state->failed, memory_order_release);
     atomic_fetch_or_explicit(&w->s.me->alarms, WR_ALARM_SYNC_FAILED, memory_order_relaxed);
-    for (uint32_t i = 0; i < w->s.links_n; i++) wr_bell_ring(&w->s.links[w->s.order[i]]->view.client->waiting);
+    for (uint32_t i = 0; i < w->s.links_n; i++) wr_view_wake(&w->s.links[w->s.order[i]]->view);
     return WR_TOPIC_EVENT_LOG_FAILED;
 }
 

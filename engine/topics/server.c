@@ -102,7 +102,7 @@ bool wr_topic_round(wr_topic_server *s, uint64_t now) {
             wr_link *shared = wr_topic_shared(s, l);
             if (atomic_load_explicit(&shared->processed, memory_order_relaxed) < l->next)
                 atomic_store_explicit(&shared->processed, l->next, memory_order_release);
-            wr_bell_ring(&l->view.client->waiting);
+            wr_view_tell(&l->view, WR_WAITS_LOOP(WR_NEWS_PROCESSED));
         }
         wr_topic_confirm(s, l);
         sweep(s, l);

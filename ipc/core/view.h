@@ -8,6 +8,7 @@
 #ifndef WR_VIEW_H
 #define WR_VIEW_H
 #include "layout.h"
+#include "doorbell.h"
 #include "futex.h"
 
 typedef struct {
@@ -30,6 +31,7 @@ typedef struct {
     uint8_t *slots; /* of the first worker; NULL: not looked at */
     uint64_t slots_bytes; /* of each */
     _Atomic uint32_t *bell; /* of a client that is itself a server: where that sleeps; else NULL */
+    wr_doorbell doorbell;   /* of a server's view; else there is none */
 } wr_view;
 
 static inline uint64_t wr_page_up(uint64_t n) { return (n + WR_PAGE_BYTES - 1) & ~(uint64_t)(WR_PAGE_BYTES - 1); }
@@ -66,6 +68,7 @@ static inline int wr_view_init(wr_view *v, void *base, uint64_t bytes, const wr_
     v->slots = g->delivery_slots ? p + g->arena_bytes : NULL;
     v->slots_bytes = wr_page_up((uint64_t)g->delivery_slots * WR_SLOT_ALL_BYTES);
     v->bell = NULL;
+    atomic_init(&v->doorbell.fd, WR_DOORBELL_NONE);
     return 0;
 }
 
@@ -91,11 +94,27 @@ static inline wr_server *wr_superblock_server(wr_superblock *s, uint32_t server)
     return (wr_server *)((uint8_t *)s + WR_SUPERBLOCK_SERVERS_AT) + server;
 }
 
-/* Something was published for the client of this view. */
-static inline void wr_view_wake(const wr_view *v) {
-    wr_bell_ring(&v->client->waiting);
+/* What `waiting` of a client says: threads sleep on it, or an event loop wants to be rung for news of these kinds. */
+#define WR_WAITS_THREAD 1u
+#define WR_WAITS_LOOP(kind) (2u << (kind))
+/* Kinds of news: words of a link that have risen. */
+enum { WR_NEWS_PROCESSED, WR_NEWS_WRITTEN, WR_NEWS_SYNCED, WR_NEWS_HEAD, WR_NEWS_DELIVERY, WR_NEWS_KINDS };
+#define WR_NEWS_ALL UINT32_MAX
+
+/* Something was published for the client of this view; `news`: WR_WAITS_LOOP of each kind.
+ * SYNC waiting: the fence orders the caller's earlier publication before the load of the word. */
+static inline void wr_view_tell(wr_view *v, uint32_t news) {
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&v->client->waiting, memory_order_relaxed) & (WR_WAITS_THREAD | news)) {
+        const uint32_t who = atomic_exchange_explicit(&v->client->waiting, 0, memory_order_acq_rel);
+        const bool rung = who & ~WR_WAITS_THREAD && wr_doorbell_ring(&v->doorbell);
+        if (who & WR_WAITS_THREAD || (who && !rung)) wr_futex_wake_all(&v->client->waiting);
+    }
     if (v->bell) wr_bell_ring(v->bell);
 }
+
+/* The same for news of any kind, trouble for example. */
+static inline void wr_view_wake(wr_view *v) { wr_view_tell(v, WR_NEWS_ALL); }
 
 static inline wr_slot *wr_superblock_slot(wr_superblock *s, uint32_t slot) {
     return (wr_slot *)((uint8_t *)s + WR_SUPERBLOCK_SLOTS_AT) + slot;

@@ -58,12 +58,16 @@ class ClientsWatch:
         selector: selectors.BaseSelector,
         servers: Callable[[], Iterable[int]],
         server_pids: Callable[[], Iterable[int]],
+        freed: Callable[[SlotView], None] = lambda view: None,
     ) -> None:
-        """`servers`: those that have to be done before a slot is freed; `server_pids`: their processes."""
+        """`servers`: those that have to be done before a slot is freed; `server_pids`: their processes; `freed`: what
+        else a client leaves.
+        """
         self._superblock = superblock
         self._selector = selector
         self._servers = servers
         self._server_pids = server_pids
+        self._freed = freed
         self._namespace = pid_namespace()
         self._watched: dict[int, _Watched] = {}
         self._claimed: dict[int, tuple[int, float]] = {}  # slot → (claim word, ticks since boot when first seen)
@@ -192,6 +196,7 @@ class ClientsWatch:
         """Remove the segment of a client that is gone, and free its slot."""
         if view.shmid >= 0 and belongs(view, self._superblock.region_bytes(view.delivery_slots)):
             region.sysv_remove(view.shmid)
+        self._freed(view)
         if self._superblock.give_back(view):
             self.swept_n += 1
             self._superblock.add("slots_version")

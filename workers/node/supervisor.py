@@ -45,7 +45,7 @@ from warren.engine.errors import (
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.paths import queues_of
 from warren.engine.saying import Repeats, counted, readable
-from warren.ipc import names
+from warren.ipc import doorbells, names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
 from warren.ipc.mailbox import Mailbox
@@ -194,6 +194,10 @@ class Supervisor:
                 self.directory, self._node, self._catalog, self._shared_id, self._say, lambda: bool(self._signals)
             )
             self._created = True
+            try:
+                doorbells.make(self.directory.itself)
+            except OSError as error:
+                self._say(f"no doorbells in {self.directory.path} ({error.strerror}): event loops wake later", WARNING)
         else:
             self._superblock = found
             log.info("takes over the node of supervisor %d, which is gone", found.supervisor.pid)
@@ -254,7 +258,13 @@ class Supervisor:
             self._say,
         )
         self._alarms = Alarms(superblock, self.directory.path, settings, self._node_pids)
-        self._clients = ClientsWatch(superblock, self._selector, self._upkeep.that_sweep, self._upkeep.pids)
+        self._clients = ClientsWatch(
+            superblock,
+            self._selector,
+            self._upkeep.that_sweep,
+            self._upkeep.pids,
+            lambda view: doorbells.forget(self.directory.itself, view.slot, view.generation),
+        )
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakeups)
         self._open_mailbox()
         topic_role = next(role for role in self._roles if role.kind == "topic_worker")

@@ -13,7 +13,7 @@ import signal
 
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.errors import Error
-from warren.ipc import mailbox, names, region
+from warren.ipc import doorbells, mailbox, names, region
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CONSTANTS, WORKERS_MAX
 from warren.ipc.superblock import Superblock
@@ -38,6 +38,7 @@ def remove(directory: NodeDirectory, node: NodeFile, shared_id: int, superblock:
         keys |= set(directory.own_semaphores(node))
     for key in keys - {0}:
         remove_semaphore(key)
+    doorbells.clear(directory.itself)
     _remove_mailboxes(shared_id)
     _remove_regions(shared_id)
 

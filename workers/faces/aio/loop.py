@@ -43,6 +43,7 @@ from warren.workers.faces.aio.base import (
     run_blocking,
     time_left,
 )
+from warren.workers.faces.aio.doorbell import Doorbell
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -186,6 +187,7 @@ class Loop:
         self.client = client
         self.closing = False  #: close() has begun
         self.takers: weakref.WeakValueDictionary[str, Taker] = weakref.WeakValueDictionary()  #: by name of the queue
+        self._doorbell: Doorbell | None = None
         self._begin(asyncio.get_running_loop())
         self.watch()
 
@@ -236,6 +238,8 @@ class Loop:
         self._bell()
         if self.core is not None and self._listener is not None:
             waiter.unwatch(self.core, self._listener)
+        if self._doorbell is not None:
+            self._doorbell.close()
 
     # -- entering -----------------------------------------------------------------------------------------------
 
@@ -281,6 +285,34 @@ class Loop:
 
         waiter.watch(core, ring, look)
         self.core, self._listener = core, ring
+        self._have_doorbell()
+
+    def _have_doorbell(self) -> None:
+        """One of the attachment in use, where there can be one."""
+        old, self._doorbell = self._doorbell, None
+        if old is not None and old.core is not self.core:
+            old.close()
+            old = None
+        attachment = self.client.attached
+        if attachment is None or attachment.core is not self.core:
+            return
+        reference = weakref.ref(self)
+
+        def rung() -> None:
+            loop = reference()
+            if loop is not None and not loop._belled:  # else it has a look before it
+                loop._bell()
+
+        try:
+            doorbell = old or Doorbell(attachment)
+        except OSError:
+            return
+        try:
+            doorbell.watch(self.events, rung)
+        except (NotImplementedError, AttachmentLost, Error):
+            doorbell.close()
+        else:
+            self._doorbell = doorbell
 
     async def ready(self, *handles: _core.QueueHandle) -> _core.Client:
         """The core of an attachment that is good, with the catalog of now, or with what it says of these queues."""
