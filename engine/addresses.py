@@ -56,6 +56,13 @@ def _address(setting: str, text: str) -> Address:
         if len(os.fsencode(path)) > UNIX_PATH_MAX:
             raise UsageError(f"setting {setting}: the path of a Unix socket has at most {UNIX_PATH_MAX} bytes: {path}")
         return Address("unix", path=path)
+    scheme, url, rest = text.partition("://")
+    if url:
+        place = rest.partition("/")[0].rpartition("@")[2]
+        example = f"{'tls:' if scheme.lower() == 'amqps' else ''}{place or 'HOST:PORT'}"
+        raise UsageError(
+            f"setting {setting} takes an address, not a URL as {shown(text)}, which is for clients: write {example}"
+        )
     kind: Literal["tcp", "tls"] = "tls" if text.startswith("tls:") else "tcp"
     host, colon, port = text.removeprefix("tls:").rpartition(":")
     if not colon:

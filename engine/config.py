@@ -15,6 +15,8 @@ from warren.ipc.layout import DELIVERY_SLOTS_MAX, GATEWAYS_MAX
 KIB = 1 << 10
 MIB = 1 << 20
 MESSAGE_BYTES_MOST = 128 * MIB + 64 * KIB  #: message_bytes_max at most: a body of 128 MiB with any metadata
+#: settings that are the path of a file
+FILE_SETTINGS = ("amqp_tls_certificate", "amqp_tls_key", "amqp_tls_ca")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 

@@ -43,7 +43,7 @@ import msgspec
 from warren.engine.catalog import ownership
 from warren.engine.catalog.catalog import FILE_NAME as CATALOG_NAME
 from warren.engine.catalog.catalog import Catalog
-from warren.engine.config import Settings, with_profile
+from warren.engine.config import FILE_SETTINGS, Settings, with_profile
 from warren.engine.errors import (
     CorruptRecord,
     DirectoryInUse,
@@ -614,6 +614,24 @@ def check_running(directory: Path, running: dict[str, Any], changes: dict[str, A
                 f"the node of {directory} runs with {name}={had}, not {value}: "
                 f"stop it to change that ({command('stop', directory)}), or leave the setting out"
             )
+
+
+def with_places(changes: dict[str, Any]) -> dict[str, Any]:
+    """Settings as somebody gives them by name, those that are files with their whole paths: a node runs in another
+    directory than he does. Raises UsageError.
+    """
+    found = dict(changes)
+    for name in FILE_SETTINGS:
+        given = changes.get(name)
+        if given and isinstance(given, str):
+            try:
+                found[name] = os.path.abspath(os.path.expanduser(given))
+            except FileNotFoundError as error:
+                raise UsageError(
+                    f"setting {name}: {shown(given)} cannot be resolved: the current directory was removed; change to "
+                    "another one, or give an absolute path"
+                ) from error
+    return found
 
 
 def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:

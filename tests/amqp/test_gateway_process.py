@@ -6,10 +6,12 @@ Method: real nodes with settings of their own; pika and sockets.
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import psutil
 import pytest
 
 import warren
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import UsageError
 from warren.ipc.identity import Identity
 from warren.workers.process import interpreter
@@ -41,6 +44,77 @@ def test_a_port_that_is_taken_refuses_the_start_and_leaves_nothing(tmp_path: Pat
         assert f"cannot serve AMQP at 127.0.0.1:{port}" in done.said
         assert f"sport = :{port}" in done.said
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("how", ["--foreground", "--detach"])
+def test_files_of_tls_that_are_wrong_refuse_the_start_and_leave_nothing(tmp_path: Path, how: str) -> None:
+    key = TLS / "encrypted_key.pem"
+    settings = ("--set", f"amqp_tls_certificate={TLS / 'server.pem'}", "--set", f"amqp_tls_key={key}")
+    done = command_line.warren("up", tmp_path / "data", how, "--amqp", "tls:0", *settings, code=2)
+    assert f"the private key in {key} (setting amqp_tls_key) is encrypted" in done.said
+    assert "PEM pass phrase" not in done.said
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_node_that_was_made_is_refused_its_start_when_its_certificate_is_gone(tmp_path: Path) -> None:
+    certificate = tmp_path / "server.pem"
+    certificate.write_bytes((TLS / "server.pem").read_bytes())
+    with GatewayNode(tmp_path / "data", amqp="tls:127.0.0.1:0", amqp_tls_certificate=certificate):
+        pass
+    certificate.unlink()
+    done = command_line.warren("up", tmp_path / "data", "--detach", code=2)
+    assert f"cannot read {certificate}" in done.said
+
+
+def test_a_certificate_lies_where_the_command_is_given(tmp_path: Path) -> None:
+    """A node in the background runs elsewhere."""
+    (tmp_path / "server.pem").write_bytes((TLS / "server.pem").read_bytes())
+    given = ("--amqp", "tls:127.0.0.1:0", "--set", "amqp_tls_certificate=server.pem", "--profile", "small")
+    up = [sys.executable, "-m", "warren", "up", "data", "--detach", *given]
+    subprocess.run(up, cwd=tmp_path, check=True, capture_output=True, timeout=100 * patience())
+    try:
+        assert GatewayNode(tmp_path / "data").port
+        kept = NodeDirectory(tmp_path / "data").read().settings
+        assert kept.amqp_tls_certificate == str(tmp_path / "server.pem")
+    finally:
+        command_line.warren("stop", tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("none/amqp.sock", "make the folder"),
+        ("/etc/passwd", "there is a file of this name"),
+        ("/etc/passwd/amqp.sock", "is no folder"),
+    ],
+)
+def test_a_unix_socket_that_cannot_be_refuses_the_start(tmp_path: Path, path: str, said: str) -> None:
+    done = command_line.warren("up", tmp_path / "data", "--detach", "--amqp", f"unix:{path}", code=2)
+    assert "cannot listen at unix:" in done.said
+    assert said in done.said
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_unix_socket_of_another_process_refuses_the_start_and_stays(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path), socket.socket(socket.AF_UNIX) as other:
+        other.bind("taken.sock")
+        other.listen()
+        address = f"unix:{tmp_path / 'taken.sock'}"
+        done = command_line.warren("up", tmp_path / "data", "--detach", "--amqp", address, code=2)
+        assert "another process does" in done.said
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect("taken.sock")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_ends_a_gateway_at_its_start_is_said_when_the_node_is_up(tmp_path: Path, form: str) -> None:
+    with GatewayNode(tmp_path / "data", log_format=form):
+        pass
+    (tmp_path / "data" / "users.json").write_text("no users")
+    done = command_line.warren("up", tmp_path / "data", "--detach")
+    command_line.warren("stop", tmp_path / "data")
+    log = tmp_path / "data" / "log" / "amqp-0.log"
+    assert re.search(rf"amqp-0 is not up: .*users\.json.* \(see {log}\)", done.stdout)
 
 
 def test_clients_hear_of_a_stop_and_the_node_ends_at_once(tmp_path: Path) -> None:

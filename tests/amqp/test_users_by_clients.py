@@ -5,6 +5,7 @@ Method: pika against a node with a gateway. The answers in `ANSWERS` are those t
 calls, with the same users.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
             channel.queue_declare(name)
         connection.close()
         yield running
+
+
+def test_the_log_says_who_was_let_into_no_vhost(gateway: GatewayNode) -> None:
+    assert "NOT_ALLOWED" in refused(gateway, "bob")
+    log = (gateway.directory / "log" / "amqp-0.log").read_text()
+    said = r"warning amqp-0.*: connection .* \(user bob\) is closed: 530 NOT_ALLOWED"
+    assert re.search(said, log), log
 
 
 def wait_until_said(condition: Callable[[], bool]) -> None:

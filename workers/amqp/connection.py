@@ -106,8 +106,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def user_name(self) -> str:
-        """Who logged in; "" before."""
-        return self.user.name if self.user is not None else ""
+        """Who logged in, also when no vhost was opened yet; "" before."""
+        user = self.user if self._handshake is None else self._handshake.logged_in
+        return user.name if user is not None else ""
+
+    @property
+    def _who(self) -> str:
+        """For the log."""
+        return f"user {self.user_name}" if self.user_name else "not logged in"
 
     def capable(self, name: str) -> bool:
         """Whether the client announced a capability."""
@@ -131,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection with a reply code, and what it holds."""
         if self.closing or self.over:
             return
-        log.warning("connection %s (user %s) is closed: %s", self.peer.name, self.user_name, fault)
+        log.warning("connection %s (%s) is closed: %s", self.peer.name, self._who, fault)
         self.close(fault, method)
 
     def told(self, fault: Fault, method: int = 0) -> tuple[int, str, int, int]:
@@ -269,9 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if was_open and not self.closing:
-            log.warning(
-                "connection %s (user %s) was lost%s", self.peer.name, self.user_name, f": {error}" if error else ""
-            )
+            log.warning("connection %s (%s) was lost%s", self.peer.name, self._who, f": {error}" if error else "")
         if self.slots and self._going is None:
             self._going = self.gateway.spawn(self._end_channels())
         elif not self.slots:
@@ -540,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
         """End at once; what was not sent is not sent."""
         if self.over:
             return
-        log.warning("connection %s (user %s) is ended: %s", self.peer.name, self.user_name, why)
+        log.warning("connection %s (%s) is ended: %s", self.peer.name, self._who, why)
         self.closing = True
         self._transport.abort()
         self._ended()

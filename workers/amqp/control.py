@@ -31,10 +31,10 @@ import msgspec
 
 from warren.engine.amqp import spec
 from warren.engine.saying import readable
-from warren.workers.amqp import listener
 from warren.workers.amqp.asking import ASK_S, LISTENERS_MAX, socket_path
 from warren.workers.amqp.faults import ConnectionFault
 from warren.workers.amqp.interfaces import House, Link
+from warren.workers.process import unix_socket
 
 log = logging.getLogger("warren.amqp")
 
@@ -44,11 +44,11 @@ _PEER = struct.Struct("3i")
 
 
 async def serve(gateway: House) -> asyncio.Server:
-    """Answer from now on. Raises UsageError, OSError."""
+    """Answer from now on. Raises UsageError."""
     path = socket_path(gateway.path, gateway.index)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of the one before: the role is this process's
-    sock = listener.unix_socket(path)
+    sock = unix_socket.bound(path)
     return await asyncio.start_unix_server(
         lambda reader, writer: _serve_one(gateway, reader, writer), sock=sock, limit=QUESTION_BYTES_MAX
     )

@@ -78,7 +78,7 @@ class Handshake:
         self._connection = connection
         self._head = b""
         self._awaited = 0  #: the method that has to come next; 0: none, something is under way
-        self._logged_in: User | None = None
+        self.logged_in: User | None = None
         self._timer = connection.gateway.events.call_later(HANDSHAKE_S, self._late)
 
     def end(self) -> None:
@@ -153,7 +153,7 @@ class Handshake:
                 connection.send_method(0, spec.CONNECTION_CLOSE, arguments)
             connection.fall_silent(f"user {name!r} was refused")
             return
-        self._logged_in = user
+        self.logged_in = user
         settings = connection.gateway.settings
         offered = (settings.amqp_channel_max, settings.amqp_frame_max, settings.amqp_heartbeat_s)
         connection.send_method(0, spec.CONNECTION_TUNE, offered)
@@ -176,7 +176,7 @@ class Handshake:
         self._awaited = spec.CONNECTION_OPEN
 
     def _open(self, vhost: str) -> None:
-        connection, user = self._connection, self._logged_in
+        connection, user = self._connection, self.logged_in
         assert user is not None
         gateway = connection.gateway
         check_vhost(gateway.users, user, vhost)

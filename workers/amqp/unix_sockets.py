@@ -23,7 +23,7 @@ from pathlib import Path
 
 from warren.engine.errors import Error, UsageError
 from warren.workers.amqp import asking
-from warren.workers.amqp.listener import unix_socket
+from warren.workers.process import unix_socket
 
 #: how long another gateway is asked
 ASK_S = 2.0
@@ -72,7 +72,7 @@ class UnixSockets:
 
     def _bind(self, path: Path, silent: dict[int, Error]) -> None:
         try:
-            sock = unix_socket(path)
+            sock = unix_socket.bound(path)
         except UsageError as error:
             if silent:
                 raise UsageError(f"{error} (and of the gateways: {'; '.join(map(str, silent.values()))})") from error

@@ -209,10 +209,10 @@ def set_tags(directory: str, name: str, tags: tuple[str, ...], as_json: bool) ->
 @DIRECTORY
 @NAME
 @click.option("--max-connections", type=click.IntRange(-1), help="-1: no limit.")
-@click.option("--max-channels", type=click.IntRange(-1), help="Of each connection; -1: no limit.")
+@click.option("--max-channels", type=click.IntRange(-1), help="-1: no limit.")
 @JSON
 def limits_of(directory: str, name: str, max_connections: int | None, max_channels: int | None, as_json: bool) -> None:
-    """Limit connections and channels of a user, in each gateway process."""
+    """Limit the connections of a user, and the channels of all of them together; all gateway processes count."""
     if max_connections is None and max_channels is None:
         raise UsageError("give --max-connections or --max-channels")
     with changing(directory) as accounts:

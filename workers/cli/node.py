@@ -19,7 +19,7 @@ import msgspec
 
 from warren.engine import errors
 from warren.engine.catalog import ownership
-from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.catalog.node_directory import NodeDirectory, with_places
 from warren.engine.config import LOG_FORMATS, LOG_LEVELS, Settings
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, StartFailed, TimedOut, UsageError
 from warren.engine.saying import command, counted, shown
@@ -116,7 +116,7 @@ def up(
         "log_level": log_level,
         "log_format": log_format,
     }
-    settings |= {name: value for name, value in given.items() if value is not None}
+    settings = with_places(settings | {name: value for name, value in given.items() if value is not None})
     from warren.workers.node.options import Options
     from warren.workers.node.supervise import supervise
 

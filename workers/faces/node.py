@@ -17,7 +17,7 @@ from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.exchanges import EXCHANGE_TYPES, checked_opaque
 from warren.engine.catalog.group_topics import is_declared
 from warren.engine.catalog.names import check_name, check_routing_key, check_topic_name
-from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running
+from warren.engine.catalog.node_directory import NodeDirectory, changed_settings, check_running, with_places
 from warren.engine.catalog.topic_bindings import KEY, TAG, checked_source
 from warren.engine.catalog.topics import TOPIC_QUEUES_MAX, checked
 from warren.engine.config import NodeSettings, Settings
@@ -938,7 +938,7 @@ def open(
     idle_exit = None if idle_exit == math.inf else idle_exit
     checked_timeout(call_timeout)
     checked_client_name(name)
-    wanted: dict[str, Any] = {**settings}
+    wanted = with_places({**settings})
     if profile is not None:
         wanted["profile"] = profile
     if group is not None:

@@ -26,7 +26,7 @@ from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.children import Role
-from warren.workers.process import interpreter
+from warren.workers.process import interpreter, unix_socket
 
 GATEWAY = "amqp_gateway"
 #: a gateway of a killed node gives its ports back within a moment
@@ -96,11 +96,18 @@ def _become(directory: Path, index: int) -> NoReturn:
     os.execve(command[0], command, interpreter.environment())  # noqa: S606 - the interpreter of this process
 
 
-def check_free(settings: Settings) -> None:
-    """Before a node begins: can its ports be listened at? Raises UsageError, SystemLimit. It waits a moment for those
-    of a killed node. What cannot be known yet, the gateway says.
+def check(directory: Path, settings: Settings) -> None:
+    """Before a node begins: can its addresses be listened at, and have those of TLS all that they need? Raises
+    UsageError, SystemLimit. It waits a moment for those of a killed node. What cannot be known yet, the gateway says.
     """
-    for address in addresses("amqp", settings.amqp):
+    found = addresses("amqp", settings.amqp)
+    if any(address.kind == "tls" for address in found):
+        from warren.workers.process import tls
+
+        tls.context(settings)
+    for address in found:
+        if address.kind == "unix":
+            unix_socket.try_out(directory / address.path)
         deadline = time.monotonic() + PORT_FREE_S
         while address.kind != "unix" and (error := _refused(address)) is not None:
             if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:

@@ -16,6 +16,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.node import gateway_roles, starting, systemd
 from warren.workers.node.options import Options
 from warren.workers.node.upkeep import Upkeep
+from warren.workers.process import logs
 from warren.workers.process.control import TELL_S
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
@@ -54,6 +55,7 @@ class StartWatch:
         self._waits: starting.Wait | None = None
         self._gave_up = False
         self._gateways_until: float | None = None  # the announcement waits for them
+        self._gateways_since = 0.0  # the time since 1970
         self._told_gateways = False
 
     @property
@@ -82,7 +84,8 @@ class StartWatch:
         for role in gateway_roles.of(upkeep.roles):
             topics += ", AMQP" if role.index == 0 else ""
             if not role.served(superblock):
-                failed += f", {role.name} is not up (see {role.log})"
+                why = logs.last_error(role.log, self._gateways_since)
+                failed += f", {role.name} is not up{f': {why}' if why else ''} (see {role.log})"
         self._ready(
             f"node {self._node_id:012x} is up for {self._path}: store server, "
             f"{counted(workers_n, 'queue worker')}{topics}{failed}, profile {self._profile}, "
@@ -96,6 +99,7 @@ class StartWatch:
         gateways = gateway_roles.of(self._upkeep.roles)
         if self._gateways_until is None:
             self._gateways_until = time.monotonic() + gateway_roles.UP_S
+            self._gateways_since = time.time()
             for role in gateways:
                 if not role.running:
                     self._upkeep.start(role)

@@ -162,7 +162,7 @@ class Supervisor:
     def _open(self) -> None:
         changes, chosen = room.chosen(self.directory, self.options.changes)
         if not self.directory.exists():  # a refusal leaves nothing
-            gateway_roles.check_free(changed_settings(Settings(), changes).checked())
+            gateway_roles.check(self.directory.path, changed_settings(Settings(), changes).checked())
         self._node = self.directory.open_or_make(changes)
         ownership.share(self._node.settings.group)
         options, path = self.options, self.directory.log_file("supervisor")
@@ -178,7 +178,7 @@ class Supervisor:
         if found is None and self.options.successor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
-            gateway_roles.check_free(self._node.settings)
+            gateway_roles.check(self.directory.path, self._node.settings)
             self._load_servers()
         if loaded is None:
             raise unreadable

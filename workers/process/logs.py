@@ -347,17 +347,47 @@ def _raised(text: str, kind: type[BaseException], error: BaseException | None, t
 
 def last_lines(path: Path, lines: int = 5) -> str:
     """The end of a log file, for a message."""
+    return "\n".join(_end(path)[-lines:])
+
+
+def last_error(path: Path, since: float) -> str:
+    """The text of the last error that a process wrote into its log, not before a time since 1970; "": none."""
+    for line in reversed(_end(path)):
+        if line.startswith("{"):
+            with contextlib.suppress(msgspec.MsgspecError):
+                found = msgspec.json.decode(line, type=_Record)
+                if found.time >= stamp(since) and found.level in _ERRORS:
+                    return found.text
+        elif (matched := _LINE.match(line)) and matched["time"] >= stamp(since) and matched["level"] in _ERRORS:
+            return matched["text"]
+    return ""
+
+
+class _Record(msgspec.Struct):
+    """A line in JSON, as far as it is read again."""
+
+    time: str
+    level: str
+    text: str
+
+
+_ERRORS = ("error", "critical")
+_LINE = re.compile(r"(?P<time>\d\S+Z) (?P<level>\w+) \S+\[\d+\]: (?P<text>.*)")
+
+
+def _end(path: Path) -> list[str]:
+    """The last lines of a log file; the first one may be a part. None when it cannot be read."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return ""
+        return []
     try:
         found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode):
-            return ""
+            return []
         text = os.pread(opened, 8192, max(0, found.st_size - 8192)).decode("utf-8", "replace")
     except OSError:
-        return ""
+        return []
     finally:
         os.close(opened)
-    return "\n".join(text.splitlines()[-lines:])
+    return text.splitlines()
