@@ -22,6 +22,7 @@ from warren.engine.catalog.metadata import PRIORITY_MAX, PROPERTIES
 from warren.engine.errors import QueueEmpty, Unroutable, UsageError
 from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.attached import ANSWER, CONFIRM, CONFIRM_TIMEOUT, attached, awaited, given_time
 from warren.workers.cli.lines import Lines
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
@@ -75,6 +76,7 @@ AGAIN_S = 0.001
 @click.option("--reply-to", metavar="QUEUE", help="Where an answer is to go: property reply_to.")
 @click.option("--transient", is_flag=True, help="Keep messages in memory only, even in a durable queue.")
 @click.option("--mandatory", is_flag=True, help="With --exchange: publish nothing if no queue receives it.")
+@CONFIRM_TIMEOUT
 @click.option("--json", "as_json", is_flag=True)
 def publish(
     context: click.Context,
@@ -96,6 +98,7 @@ def publish(
     reply_to: str | None,
     transient: bool,
     mandatory: bool,
+    timeout: float | None,
     as_json: bool,
 ) -> int:
     """Publish each line (or the whole) of a file or of standard input to QUEUE, or to an exchange. Lines are sent when
@@ -103,8 +106,6 @@ def publish(
 
     Exit code 1 if no queue receives a message.
     """
-    import warren
-
     _check_target(context.args, directory, queue, exchange, routing_key, mandatory)
     if body is not None and source is not None:
         raise UsageError("--body and --file both name the input: give only one of them")
@@ -131,13 +132,14 @@ def publish(
         "properties": told or None,
         "message_id": None if message_id is None else _told(message_id),
         "persistent": not transient,
+        "timeout": timeout,
     }
     began = time.monotonic()
     count = unroutable = 0
     why = ""
     with (
         output.found_in(directory, queue=queue, exchange=exchange),
-        warren.attach(directory, name="warren-publish") as node,
+        attached(directory, "warren-publish") as node,
     ):
         target = node.queue(queue, create=False) if queue is not None else None
 
@@ -149,10 +151,11 @@ def publish(
                     "of its own, or all of them as one message (--whole)"
                 )
             try:
-                if target is not None:
-                    target.put_many(batch, **options)
-                else:
-                    node.publish_many(batch, exchange or "", routing_key or "", mandatory=True, **options)
+                with awaited(CONFIRM), given_time(timeout):
+                    if target is not None:
+                        target.put_many(batch, **options)
+                    else:
+                        node.publish_many(batch, exchange or "", routing_key or "", mandatory=True, **options)
                 count += len(batch)
                 return len(batch)
             except Unroutable as error:
@@ -273,11 +276,9 @@ def consume(
 
     Exit code 4 if fewer than --count messages arrive, or the node does not answer, within --timeout.
     """
-    import warren
-
     output.check_seen("takes")
     printed = 0
-    with output.found_in(directory), warren.attach(directory, name="warren-consume") as node:
+    with output.found_in(directory), attached(directory, "warren-consume") as node:
         source = node.queue(queue, create=False)
         taken = _Taken()
         while count is None or printed < count:
@@ -311,11 +312,11 @@ def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> N
     now, at its old place. Unacked, delayed and expired messages are not shown. JSON is that of `warren consume`: `id`,
     body or body_base64; {"base64": "…"} and {"float": "nan"} in headers and properties.
     """
-    import warren
-
     output.check_seen()
-    with output.found_in(directory), warren.attach(directory, name="warren-peek") as node:
-        for message in node.queue(queue, create=False).browse(count):
+    with output.found_in(directory), attached(directory, "warren-peek") as node:
+        with awaited(ANSWER):
+            found = node.queue(queue, create=False).browse(count)
+        for message in found:
             _print(message, "json" if as_json else style)
 
 

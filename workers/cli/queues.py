@@ -13,6 +13,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.attached import ANSWER, attached, awaited
 from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, leads_to, not_bound, values_of
 from warren.workers.cli.node import kind
 from warren.workers.process.control import ControlClient
@@ -236,9 +237,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
 @JSON
 def purge_queue(directory: str, name: str, as_json: bool) -> None:
     """Drop all ready messages of a queue; delivered and unacked ones stay."""
-    import warren
-
-    with output.found_in(directory), warren.attach(directory, name="warren-purge") as node:
+    with output.found_in(directory), attached(directory, "warren-purge") as node, awaited(ANSWER):
         count = node.queue(name, create=False).purge()
     _done(as_json, {"queue": name, "count": count}, f"queue {name}: {counted(count, 'message')} dropped")
 

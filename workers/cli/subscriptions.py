@@ -9,6 +9,7 @@ import click
 from warren.engine.errors import UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.attached import attached
 from warren.workers.faces.queue_range import number_of
 from warren.workers.faces.subscription_owner import is_owned
 
@@ -37,8 +38,6 @@ def subscriptions(directory: str, queue: str | None, doomed: str | None, force: 
     A subscription belongs to a stream of Spark, and stays when the stream is given up; nobody else gets what it
     claimed. --delete returns that to the end of its queue, in order, marked redelivered.
     """
-    import warren
-
     if doomed is not None and queue is None:
         raise UsageError(
             f"--delete wants the queue, too: {command('subscriptions', directory, 'QUEUE', '--delete', doomed)}"
@@ -47,7 +46,7 @@ def subscriptions(directory: str, queue: str | None, doomed: str | None, force: 
         raise UsageError("--force is for --delete NAME")
     if doomed is None:
         output.check_seen()
-    with output.found_in(directory, queue=queue), warren.attach(directory, name="warren-subscriptions") as node:
+    with output.found_in(directory, queue=queue), attached(directory, "warren-subscriptions") as node:
         if doomed is not None:
             assert queue is not None
             count = _delete(node, queue, doomed, force)

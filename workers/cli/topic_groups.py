@@ -12,6 +12,7 @@ from warren.engine.catalog.group_topics import GROUP
 from warren.engine.errors import UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.attached import attached
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found, moment
 
 
@@ -30,11 +31,9 @@ def list_groups(directory: str, name: str | None, as_json: bool) -> None:
     """List the groups of readers of the topic NAME, or of all topics: how many readers each has now, and how many
     messages are not committed (its lag).
     """
-    import warren
-
     output.check_seen()
     rows: list[dict[str, Any]] = []
-    with found(directory, name or ""), warren.attach(directory, name="warren-topic") as node:
+    with found(directory, name or ""), attached(directory, "warren-topic") as node:
         for each in node.topics() if name is None else [name]:
             groups = node.topic(each, create=False).groups()
             rows += [{"topic": each, "group": row.pop("name"), **row} for row in groups]
@@ -57,10 +56,8 @@ def show_lag(directory: str, name: str, group: str, as_json: bool) -> None:
     """Show how far a GROUP of readers of the topic NAME is in each queue: what is committed, where the queue ends, how
     many messages lie between, and who reads it.
     """
-    import warren
-
     output.check_seen()
-    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+    with found(directory, name), attached(directory, "warren-topic") as node:
         told = node.topic(name, create=False).group(_checked(group))
     if as_json:
         output.print_json({"topic": name, "group": told.pop("name"), **told})
@@ -120,8 +117,6 @@ def seek_group(
     Refused while the group has readers, who would go on where they are; with --force they go on at WHERE. A group that
     is not there is made, for readers that come later; the output says so.
     """
-    import warren
-
     _checked(group)
     place: int | datetime | Literal["earliest", "latest"]
     if where in ("earliest", "latest"):
@@ -132,7 +127,7 @@ def seek_group(
         place = int(where)
     else:
         place = moment("WHERE", where, "earliest, latest, an offset, or ")
-    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+    with found(directory, name), attached(directory, "warren-topic") as node:
         topic = node.topic(name, create=False)
         new = all(row["name"] != group for row in topic.groups())
         offsets = topic.seek_group(group, place, queue, force=force)
@@ -161,9 +156,7 @@ def delete_group(directory: str, name: str, group: str, force: bool, as_json: bo
 
     Refused while it has readers, and while messages of its own are there, which go with it: use --force for those.
     """
-    import warren
-
-    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+    with found(directory, name), attached(directory, "warren-topic") as node:
         topic = node.topic(name, create=False)
         told = topic.group(_checked(group))
         again = 0 if told["retry"] is None else told["retry"]["lag"]

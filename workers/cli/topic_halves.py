@@ -10,6 +10,7 @@ import click
 from warren.engine.errors import UsageError
 from warren.engine.saying import counted
 from warren.workers.cli import output
+from warren.workers.cli.attached import attached
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found
 
 if TYPE_CHECKING:
@@ -30,12 +31,10 @@ def list_halves(
     """List the half messages of the topic NAME that are neither committed nor rolled back, the oldest first: id, age,
     how often it was asked what becomes of them, queue, key and bytes. With --commit or --rollback finish one of them.
     """
-    import warren
-
     output.check_seen()
     if commit_id is not None and rollback_id is not None:
         raise UsageError("--commit and --rollback: give only one of them")
-    with found(directory, name), warren.attach(directory, name="warren-topic") as node:
+    with found(directory, name), attached(directory, "warren-topic") as node:
         topic = node.topic(name, create=False)
         if commit_id is not None:
             _say(_commit(topic, commit_id), as_json)

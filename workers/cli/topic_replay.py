@@ -13,6 +13,7 @@ import click
 from warren.engine.errors import UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
+from warren.workers.cli.attached import attached
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, found, moment
 
 if TYPE_CHECKING:
@@ -94,14 +95,13 @@ def replay_topic(
     Each is the message that it was, with the header x-topic. When it ends early, it says which command does the rest;
     a queue with a deduplication_window takes no message twice.
     """
-    import warren
     from warren.workers.faces.replay import Plan
 
     began = time.monotonic()
     with (
         output.found_in(directory, queue=queue),
         found(directory, name),
-        warren.attach(directory, name="warren-replay") as node,
+        attached(directory, "warren-replay") as node,
     ):
         topic = node.topic(name, create=False)
         target = node.queue(queue, create=False)

@@ -28,6 +28,7 @@ from warren.engine.saying import counted, shown
 from warren.engine.topics import newest_files, units
 from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
+from warren.workers.cli.attached import CONFIRM, CONFIRM_TIMEOUT, attached, awaited, given_time
 from warren.workers.cli.lines import Lines
 from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, check_not_of_a_group
@@ -208,13 +209,11 @@ def describe_topic(directory: str, name: str, as_json: bool) -> None:
     """Show a topic, and of each queue its offsets (the first that is there, and behind the last), the bytes of its
     messages in the log, and the times of the first and the last one.
     """
-    import warren
-
     output.check_seen()
     rows = _rows(directory, glob.escape(name))
     if not rows:
         raise _not_there(directory, name)
-    with _found(directory, name), warren.attach(directory, name="warren-topic") as node:
+    with _found(directory, name), attached(directory, "warren-topic") as node:
         found = node.topic(name, create=False)
         read = NodeDirectory(directory).read()
         ends = _compacted_ends(node.directory, read.node_id, rows[0])
@@ -309,6 +308,7 @@ def _time(milliseconds: int | None) -> str:
     show_default=True,
     help="What a confirm means.",
 )
+@CONFIRM_TIMEOUT
 @JSON
 def append_to_topic(
     directory: str,
@@ -324,6 +324,7 @@ def append_to_topic(
     at: str | None,
     delay_level: int | None,
     durability: Any,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """Append each line (or the whole) of a file or of standard input to the topic NAME. Keys, tag and properties are
@@ -333,8 +334,6 @@ def append_to_topic(
     Says where the last message lies, when all are as durable as --durability wants. Of messages that come later it has
     no offset yet (in JSON -1).
     """
-    import warren
-
     check_not_of_a_group(directory, name, "append")
     when = None if at is None else _moment("--at", at)
     if body is not None and source is not None:
@@ -352,14 +351,15 @@ def append_to_topic(
     began = time.monotonic()
     count = 0
     last: Position | None = None
-    with _found(directory, name, makes=True), warren.attach(directory, name="warren-append") as node:
+    with _found(directory, name, makes=True), attached(directory, "warren-append") as node:
         target = node.topic(name, create=False)
 
         def put(batch: list[bytes]) -> int:
             nonlocal count, last
             each = [list(keys)] * len(batch) if keys else None
             later: dict[str, Any] = {"delay": delay, "at": when, "delay_level": delay_level}
-            last = target.append_many(batch, each, tag, told, queue, durability, **later)[-1]
+            with awaited(CONFIRM), given_time(timeout):
+                last = target.append_many(batch, each, tag, told, queue, durability, timeout=timeout, **later)[-1]
             count += len(batch)
             return len(batch)
 
@@ -425,12 +425,10 @@ def tail_topic(
     Exit code 4 if fewer than --count messages come within --timeout, 1 if some are damaged: they are named, and left
     out.
     """
-    import warren
-
     output.check_seen()
     if follow and timeout is not None:
         raise UsageError("--follow goes on without end, and --timeout ends: give only one of them")
-    with _found(directory, name), warren.attach(directory, name="warren-tail") as node:
+    with _found(directory, name), attached(directory, "warren-tail") as node:
         source = node.topic(name, create=False)
         reading = _Reading(source, _chosen(source, queue), tags)
         reading.begin(start or (_LATEST if follow else _EARLIEST))
@@ -550,8 +548,6 @@ def find_in_topic(
     as_json: bool,
 ) -> int:
     """Print messages of the topic NAME by their key or id, as `warren topic tail` does. Exit code 1: there is none."""
-    import warren
-
     output.check_seen()
     if (key is None) == (message_id is None):
         raise UsageError("give --key or --id: what to look for is one of them")
@@ -559,7 +555,7 @@ def find_in_topic(
         raise UsageError("--since and --until go with --key: an id is one message's")
     first = None if since is None else _moment("--since", since)
     last = None if until is None else _moment("--until", until)
-    with _found(directory, name), warren.attach(directory, name="warren-find") as node:
+    with _found(directory, name), attached(directory, "warren-find") as node:
         source = node.topic(name, create=False)
         if key is not None:
             found = source.find(key, since=first, until=last, limit=limit)
@@ -614,9 +610,7 @@ def delete_topic(directory: str, name: str, force: bool, as_json: bool) -> None:
 
 def _check_nothing_waits(directory: str, name: str, owner: Owner) -> None:
     """Raises UsageError for a topic of a group's in which messages wait: nobody would handle them."""
-    import warren
-
-    with warren.attach(directory, name="warren-topic") as node:
+    with attached(directory, "warren-topic") as node:
         node.topic(name, create=False)
         told = node.topic(owner.topic, create=False).group(owner.group)
     again, dead = told["retry"], told["dead"]

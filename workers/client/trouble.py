@@ -24,6 +24,7 @@ from warren.engine.errors import (
     TimedOut,
 )
 from warren.ipc.layout import CONSTANTS, eviction
+from warren.ipc.superblock import Superblock
 from warren.workers.client.attachment import NODE_DRAINING, SERVER_READY, Attachment, given_up
 from warren.workers.process import alarm_words as alarms
 from warren.workers.process.tie import described
@@ -55,11 +56,13 @@ class Trouble:
         self._directory = directory
         self._silence: tuple[float, int] | None = None  #: since when all are dead, and pid of the supervisor that died
         self.missing: set[int] = set()  #: servers that were dead when it was looked last, which was told
+        self._still: set[int] = set()  # those that stood still, which was told
 
     def forget(self) -> None:
         """The client has a new attachment."""
         self._silence = None
         self.missing.clear()
+        self._still.clear()
 
     def judge(self, attachment: Attachment, code: int, server: int, what: str, seconds: float = -1.0) -> None:
         """Raises what ends the wait: AttachmentLost, ClosedError, SyncFailed, PeerLost, TimedOut, DiskFull,
@@ -119,6 +122,7 @@ class Trouble:
                 self._directory.path,
             )
         (self.missing.discard if alive else self.missing.add)(server)
+        self._look_still(superblock, server)
         if alive or superblock.supervisor.alive():
             self._silence = None
             return
@@ -133,6 +137,22 @@ class Trouble:
             self._silence = (now, died)
         elif now - silence[0] >= ABANDONED_S:
             raise self._abandoned()
+
+    def _look_still(self, superblock: Superblock, server: int) -> None:
+        """Tell of a server that somebody has stopped in the middle of its work, once."""
+        identity = superblock.server_identity(server)
+        if not identity.stands_still():
+            self._still.discard(server)
+        elif server not in self._still:
+            self._still.add(server)
+            log.warning(
+                "server %s of the node of %s stands still: its process %d was stopped (by SIGSTOP, or a debugger); "
+                "`kill -CONT %d` lets it go on",
+                superblock.role_of(server),
+                self._directory.path,
+                identity.pid,
+                identity.pid,
+            )
 
     def _abandoned(self, what: str = "") -> NodeNotRunning:
         return NodeNotRunning(
