@@ -90,7 +90,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x8d6b1ae46385e6ccull
+#define WR_LAYOUT_HASH 0xc7fdaeaf5948adaeull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -353,7 +353,7 @@ typedef struct {
     _Atomic uint64_t delivered; /* messages delivered */
     _Atomic uint64_t acked; /* messages acked */
     _Atomic uint64_t requeued; /* messages returned */
-    _Atomic uint64_t consumers; /* consumers with credit registered */
+    _Atomic uint64_t consumers; /* consumers that ask for messages now */
     _Atomic uint64_t base; /* lowest sequence not yet acked */
     _Atomic uint64_t next; /* next sequence to be published */
     _Atomic uint64_t alpha; /* messages whose body and row are in memory */

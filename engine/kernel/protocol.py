@@ -336,7 +336,7 @@ QUEUE_STATS = Struct(
         Field("delivered", 40, "a64", "messages delivered"),
         Field("acked", 48, "a64", "messages acked"),
         Field("requeued", 56, "a64", "messages returned"),
-        Field("consumers", 64, "a64", "consumers with credit registered"),
+        Field("consumers", 64, "a64", "consumers that ask for messages now"),
         Field("base", 72, "a64", "lowest sequence not yet acked"),
         Field("next", 80, "a64", "next sequence to be published"),
         Field("alpha", 88, "a64", "messages whose body and row are in memory"),

@@ -73,11 +73,8 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
     wr_consumer *consumer = wr_consumer_get(e, l, q);
     if (!consumer) return WR_WAIT;
     if (c->count && !(consumer->active && consumer->prefetch) && wr_is_barred(e, q)) return WR_WAIT;
-    if (!consumer->active) {
-        if (!wr_consumer_begin(consumer)) return WR_WAIT;
-        q->asked_n++;
-        wr_queue_dirty(e, q);
-    }
+    bool asked = wr_consumer_asks(consumer);
+    if (!consumer->active && !wr_consumer_begin(consumer)) return WR_WAIT;
     if (c->count && !consumer->prefetch) {
         q->consumed_n++;
         wr_queue_dirty(e, q);
@@ -86,6 +83,10 @@ static wr_outcome credit(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
     wr_consumer_speaks(e, consumer);
     consumer->credit = c->tag;
     consumer->prefetch = c->count > UINT32_MAX ? UINT32_MAX : (uint32_t)c->count;
+    if (!asked && wr_consumer_asks(consumer)) {
+        q->asked_n++;
+        wr_queue_dirty(e, q);
+    }
     wr_queue_wake(e, q);
     return wr_command_answer(record, WR_RESULT_OK);
 }

@@ -172,6 +172,9 @@ typedef struct wr_consumer {
     struct wr_consumer *next; /* of the link */
 } wr_consumer;
 
+/* Does it ask for messages? One without a prefetch that has got what it asked for (a get) is no consumer until it asks again. */
+static inline bool wr_consumer_asks(const wr_consumer *c) { return c->active && (c->prefetch || c->delivered_n < c->credit); }
+
 typedef struct {
     wr_consumer *consumer;
     uint64_t sequence;
@@ -208,7 +211,7 @@ typedef struct wr_queue {
     uint64_t published_n, delivered_n, acked_n, requeued_n;
     uint64_t lost_n; /* to damage; those that lay in a damaged part of a journal are estimated */
     bool gap;        /* recovery: some frames of the past are missing before those that come now */
-    uint64_t asked_n, consumed_n; /* consumers that announced themselves; with a prefetch */
+    uint64_t asked_n, consumed_n; /* how often a consumer asked that had not; one with a prefetch came */
     wr_chunk **chunks; /* chunk number chunk_base + i is chunks[chunks_at + i]; NULL: all gone */
     uint64_t chunk_base, chunks_at, chunks_n, chunks_size;
     wr_consumer **consumers; /* the active ones */

@@ -55,9 +55,12 @@ void wr_queue_stats_write(wr_queue_engine *e) {
         if (q->stats_row == WR_NO_SLOT) continue;
         wr_queue_stats *row = (wr_queue_stats *)e->o.stats + q->stats_row;
         count(row, q);
-        PUT(consumers, q->consumers_n);
-        uint64_t consuming = 0;
-        for (uint32_t c = 0; c < q->consumers_n; c++) consuming += q->consumers[c]->prefetch > 0;
+        uint64_t asking = 0, consuming = 0;
+        for (uint32_t c = 0; c < q->consumers_n; c++) {
+            asking += wr_consumer_asks(q->consumers[c]);
+            consuming += q->consumers[c]->prefetch > 0;
+        }
+        PUT(consumers, asking);
         PUT(consuming, consuming);
         PUT(consumed, q->consumed_n);
         PUT(asked, q->asked_n);

@@ -11,6 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import warren
 from warren.workers.amqp import users_file
+from warren.workers.process.control import ControlClient
 
 from support.gateway_node import GatewayNode
 from support.waiting import wait_until
@@ -394,3 +395,20 @@ def test_a_stream_is_read_again_and_again(connection: pika.BlockingConnection, c
         assert got == [(number, number, b"%d" % number) for number in wanted]
         one.close()
     channel.queue_delete(name)
+
+
+def test_a_get_is_no_consumer_in_the_status(gateway: GatewayNode, channel: BlockingChannel, queue: str) -> None:
+    def consumers() -> tuple[int, int]:
+        with ControlClient(gateway.directory) as control:
+            (row,) = control.call("status", pattern=queue)["queues"]
+        return row["delivered"], row["consumers"]
+
+    channel.basic_publish("", queue, b"x")
+    method, _properties, _body = channel.basic_get(queue)
+    assert method is not None
+    wait_until(lambda: consumers() == (1, 0), what="the get")
+    channel.basic_ack(method.delivery_tag)
+    tag = channel.basic_consume(queue, lambda *_: None)
+    wait_until(lambda: consumers() == (1, 1), what="the consumer")
+    channel.basic_cancel(tag)
+    wait_until(lambda: consumers() == (1, 0), what="its end")

@@ -589,6 +589,37 @@ def test_a_shutdown_wakes_who_waits(node: warren.Node, name: str, immediate: boo
     assert node.work_queue(f"{name}-full", 1).qsize() == 1
 
 
+def test_who_only_got_messages_is_no_consumer(node: warren.Node, name: str) -> None:
+    """Consumers of the statistics are those who ask now."""
+    queue = node.queue(name)
+
+    def consumers() -> tuple[int, int]:
+        stats = queue.stats()
+        return stats["consumers"], stats["consuming"]
+
+    for number in range(3):
+        queue.put(b"%d" % number)
+    asked = queue.stats()["asked"]
+    queue.get().ack()
+    wait_until(lambda: queue.stats()["delivered"] == 1 and consumers() == (0, 0), what="a get that is over")
+    assert queue.stats()["asked"] > asked
+    queue.get().ack()
+    queue.get().ack()
+    thread, came = held_up(queue.get)
+    wait_until(lambda: consumers() == (1, 0), what="a get that waits")
+    queue.put(b"last")
+    thread.join(60)
+    assert [message.body for message in came] == [b"last"]
+    came[0].ack()
+    wait_until(lambda: consumers() == (0, 0), what="the end of it")
+    messages = queue.consume(prefetch=1)
+    queue.put(b"more")
+    next(messages).ack()
+    wait_until(lambda: consumers() == (1, 1), what="one that consumes")
+    messages.close()
+    wait_until(lambda: consumers() == (0, 0), what="the end of that")
+
+
 def test_no_shutdown_is_missed(node: warren.Node, name: str) -> None:
     """Whoever is just about to wait is told as well."""
     for _round in range(50):
