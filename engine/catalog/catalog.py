@@ -740,6 +740,17 @@ class Catalog:
         self.version += 1
         return True
 
+    def has_binding(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Whether there is this binding, whoever owns the queue."""
+        try:
+            return (
+                Binding(exchange, queue, routing_key, self._bindable(exchange, routing_key, arguments)) in self.bindings
+            )
+        except UsageError:  # nothing can be bound so; ExchangeNotFound is one, too
+            return False
+
     def bind_exchange(
         self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> ExchangeBinding:

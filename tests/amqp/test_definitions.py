@@ -541,7 +541,7 @@ def test_what_the_node_would_refuse_is_named_and_the_rest_is_declared() -> None:
             {"name": "q", "arguments": {"my": 2**70}},
             {"name": "good"},
         ],
-        exchanges=[{"name": "x", "arguments": {"alternate-exchange": ""}}],
+        exchanges=[{"name": "/" * 200}],
         bindings=[
             {"source": "amq.topic", "destination": "good", "routing_key": "k" * 256},
             {"source": "amq.headers", "destination": "good", "arguments": {"x-match": "some"}},
@@ -552,6 +552,14 @@ def test_what_the_node_would_refuse_is_named_and_the_rest_is_declared() -> None:
     assert [kind for kind, _name in told(made)] == ["exchange", "queue", "stream", "queue", *["binding"] * 3]
     assert list(made.queues) == ["good"]
     assert len(made.bindings) == 1
+
+
+def test_an_alternate_exchange_that_is_the_default_one_leads_nowhere_and_is_exported() -> None:
+    made = planned(exchanges=[{"name": "x", "type": "direct", "arguments": {"alternate-exchange": ""}}])
+    assert not told(made)
+    assert made.exchanges["x"]["alternate"] is None
+    (exported,) = export(made.catalog, made.accounts, "1").content["exchanges"]
+    assert exported["arguments"] == {"alternate-exchange": ""}
 
 
 def test_a_policy_that_rabbitmq_would_not_set_is_named_and_counts_not_at_all() -> None:

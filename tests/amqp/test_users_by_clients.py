@@ -60,6 +60,12 @@ def use_accounts(directory: Path) -> None:
             permissions={"/": Rights("^mine", r"^(mine|amq\.default)", "^(mine|amq)"), "limited": all_of_it},
             topic_permissions={"/": {"amq.topic": TopicRights("^a", "^b")}},
         )
+        accounts.users["carol"] = Account(
+            HASH,
+            algorithm,
+            permissions={"/": all_of_it},
+            topic_permissions={"/": {"amq.topic": TopicRights(r"^a\.", ".*")}},
+        )
         accounts.users["bob"] = Account(HASH, algorithm)
         accounts.users["passing"] = Account(HASH, algorithm, permissions={"/": all_of_it, "shop": all_of_it})
         accounts.users["guest"].permissions["shop"] = all_of_it
@@ -197,6 +203,29 @@ def test_what_a_user_may_do(alice: BlockingConnection, asked: str) -> None:
         call(channel)
     assert f"{raised.value.reply_code} {raised.value.reply_text}" == answer
     assert alice.is_open
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_copies_go_by_keys_that_a_user_may_write(gateway: GatewayNode, header: str) -> None:
+    """RabbitMQ 3.10.8 looks at the routing key alone; 4 does so."""
+    with connected(gateway, "carol") as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        for key in ("a.1", "a.2", "b.1"):
+            channel.queue_bind(queue, "amq.topic", key)
+
+        def publish(copy: str, exchange: str = "amq.topic") -> None:
+            properties = pika.BasicProperties(headers={header: [copy]})
+            publishes(exchange, "a.1", properties=properties)(connection.channel())
+
+        publish("a.2")
+        publish(queue, "amq.direct")
+        with pytest.raises(ChannelClosedByBroker) as raised:
+            publish("b.1")
+        assert raised.value.reply_text == (
+            "ACCESS_REFUSED - access to topic 'b.1' in exchange 'amq.topic' in vhost '/' refused for user 'carol'"
+        )
+        assert channel.queue_declare(queue, passive=True).method.message_count == 1
 
 
 def test_a_name_that_the_server_makes_is_asked_for(alice: BlockingConnection) -> None:

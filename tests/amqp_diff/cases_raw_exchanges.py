@@ -341,6 +341,36 @@ def alternate_exchanges_in_a_circle(s: Scene) -> None:
 
 
 @case
+def alternate_exchange_that_is_the_default_one(s: Scene) -> None:
+    lane, exchange, queue = s.wire().channel(), s.name("x"), s.name("q")
+    given = {"exchange": exchange, "type": "direct"}
+    for more in ({"arguments": {"alternate-exchange": ""}}, {"arguments": {"alternate-exchange": ""}}, {}):
+        lane.call("exchange.declare", **given, **more)
+        lane.again()
+    lane.call("queue.declare", queue=queue)
+    lane.publish(queue, "by its name", exchange, mandatory=True)
+    lane.expect("basic.return")
+    lane.call("queue.bind", queue=queue, exchange=exchange, routing_key=s.name("k"))
+    lane.publish(s.name("k"), "bound", exchange, mandatory=True)
+    lane.call("basic.get", queue=queue, no_ack=True)
+
+
+@case
+def a_dead_letter_by_the_default_exchange(s: Scene) -> None:
+    lane, queue, dead = s.wire().channel(), s.name("q"), s.name("dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    lane.call("queue.declare", queue=dead)
+    for more in ({}, {"arguments": {"x-dead-letter-exchange": ""}}):
+        lane.call("queue.declare", queue=queue, **({"arguments": arguments} | more))
+        lane.again()
+    lane.confirmed(queue, "one")
+    lane.call("basic.get", queue=queue)
+    lane.send("basic.reject", delivery=1)
+    lane.call("basic.consume", queue=dead, tag="t", no_ack=True)
+    lane.deliveries(1)
+
+
+@case
 def alternate_exchange_that_is_no_text(s: Scene) -> None:
     s.wire().channel().call(
         "exchange.declare", exchange=s.name("x"), type="direct", arguments={"alternate-exchange": 5}

@@ -219,6 +219,42 @@ def a_binding_and_a_message_for_an_exclusive_queue(s: Scene) -> None:
 
 
 @case
+def bindings_of_an_exclusive_queue_are_its_owners(s: Scene) -> None:
+    owner, stranger = s.wire(), s.wire()
+    mine, theirs = owner.channel(), stranger.channel()
+    queue, given = s.name(), {"queue": s.name(), "exchange": "amq.direct", "routing_key": s.name("k")}
+    mine.call("queue.declare", queue=queue, exclusive=True)
+    mine.call("queue.bind", **given)
+    mine.call("queue.bind", queue=queue, exchange="amq.headers", arguments={"x-match": "any", s.name("h"): 1})
+    _each(
+        s, theirs,
+        ("queue.unbind", given),
+        ("queue.unbind", given | {"routing_key": s.name("another")}),
+        ("queue.unbind", given | {"arguments": {"a": 1}}),
+        ("queue.unbind", given | {"exchange": s.name("none")}),
+        ("queue.unbind",
+         {"queue": queue, "exchange": "amq.headers", "arguments": {"x-match": "any", s.name("h"): 1}}),
+        ("queue.unbind",
+         {"queue": queue, "exchange": "amq.headers", "arguments": {"x-match": "any", s.name("h"): 2}}),
+        ("queue.bind", given),
+        ("queue.bind", given | {"routing_key": s.name("another")}),
+        ("queue.purge", {"queue": queue}),
+        ("basic.get", {"queue": queue}),
+        ("basic.consume", {"queue": queue, "tag": "t"}),
+        ("queue.declare", {"queue": queue, "passive": True}),
+        ("queue.declare", {"queue": queue, "exclusive": True}),
+        ("queue.delete", {"queue": queue, "if_unused": True}),
+    )  # fmt: skip
+    theirs.publish(s.name("k"), "for you", "amq.direct", mandatory=True)
+    theirs.alive()
+    mine.call("queue.unbind", **given)
+    theirs.publish(s.name("k"), "for nobody", "amq.direct", mandatory=True)
+    theirs.expect("basic.return")
+    mine.call("basic.consume", queue=queue, tag="t", no_ack=True)
+    mine.deliveries(1)
+
+
+@case
 def a_dead_letter_for_an_exclusive_queue(s: Scene) -> None:
     owner, stranger = s.wire(), s.wire()
     mine, theirs = owner.channel(), stranger.channel()

@@ -423,7 +423,9 @@ def exchange_wanted(
     said = typed(arguments)
     origin = {"arguments": {key: list(value) for key, value in said.items()}} if said else {}
     rest = {key: value for key, (_kind, value) in said.items() if key != ALTERNATE}
-    own = None if alternate is None else engine_name(vhost, alternate)
+    own = (
+        engine_name(vhost, alternate) if alternate else None
+    )  # by the default exchange RabbitMQ brings nothing anywhere
     return ExchangeWanted(engine_name(vhost, name), type, durable, auto_delete, internal, own, rest, origin, alternate)
 
 

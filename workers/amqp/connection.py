@@ -51,6 +51,8 @@ CLOSE_S = 30.0
 FINISH_S = 5.0
 #: bytes of a short string
 TEXT_MAX = 255
+#: ends a text that is too long for one
+CUT = b"..."
 #: faults of the reader (nonsense, an unknown method) of which RabbitMQ says nothing, either
 _UNSAID = (spec.INTERNAL_ERROR, spec.NOT_IMPLEMENTED)
 #: what is looked for after nonsense
@@ -142,8 +144,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def told(self, fault: Fault, method: int = 0) -> tuple[int, str, int, int]:
         """The arguments of channel.close and connection.close."""
-        said = fault.said.encode("utf-8", "replace")[:TEXT_MAX].decode("utf-8", "ignore")
-        return fault.code, said, method >> 16, method & 0xFFFF
+        said = fault.said.encode("utf-8", "replace")
+        if len(said) > TEXT_MAX:
+            said = said[: TEXT_MAX - len(CUT)] + CUT
+        return fault.code, said.decode("utf-8", "ignore"), method >> 16, method & 0xFFFF
 
     async def until_writable(self) -> None:
         """Return when a channel may send again, or never will."""

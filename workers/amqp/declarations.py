@@ -144,10 +144,13 @@ class Declarations:
         )
 
     def _check_access(self, found: QueueDeclaration, name: str) -> None:
-        if found.owner and (
-            found.owner != self.client.epoch or self.taps.exclusives.get(found.name) is not self.connection
-        ):
+        if self._is_others(found):
             raise self.locked(name)
+
+    def _is_others(self, found: QueueDeclaration) -> bool:
+        """Whether a queue is another connection's alone; of this gateway, or of another client of the node."""
+        mine = found.owner == self.client.epoch and self.taps.exclusives.get(found.name) is self.connection
+        return bool(found.owner) and not mine
 
     async def counts(self, declaration: QueueDeclaration) -> tuple[int, int]:
         """Ready messages and consumers of a queue. Raises ChannelFault: it has gone."""
@@ -445,6 +448,12 @@ class Declarations:
                 if source.type == "headers":
                     check_headers_match(arguments)
             fields |= {"queue": engine_name(self.vhost, name)}
+            if op == "unbind":
+                found = self.catalog.queues.get(fields["queue"])
+                if found is not None and self._is_others(found):
+                    if self.catalog.has_binding(**fields):
+                        raise self.locked(name)
+                    return
         try:
             if stream is not None:
                 await self.loop.do(self.client.control, op, **fields)
@@ -456,9 +465,8 @@ class Declarations:
         except ExchangeNotFound:
             if "un" not in op:
                 raise ChannelFault(404, f"no {described('exchange', exchange, self.vhost)}") from None
-        except ResourceLocked:  # RabbitMQ lets others unbind, which changes nothing if it is not bound
-            if "un" not in op:
-                raise self.locked(name) from None
+        except ResourceLocked:
+            raise self.locked(name) from None
         except Error as error:
             raise self._failed(error) from None
         await self.ready()

@@ -411,6 +411,9 @@ class Publisher:
             raise ChannelFault(404, f"no {described('exchange', exchange, vhost)}")
         if len(keys) > KEYS_MAX:
             raise ChannelFault(406, f"a message goes by {KEYS_MAX} routing keys at most, by CC too, not {len(keys)}")
+        if found.type == "topic":
+            for key in keys:
+                permissions.check_topic(self.channel.user, vhost, "write", exchange, key)
         if not exchange:
             keys = [self._named(catalog, key) for key in keys if key]
         if len(keys) == 1:
