@@ -41,7 +41,7 @@ class Doorbell:
         except BaseException:
             self._socket.close()
             raise
-        self._end = weakref.finalize(self, self._socket.close)
+        self._end: weakref.finalize[..., object] = weakref.finalize(self, self._socket.close)
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """`call()` in this loop when it is rung; the loop before is closed. Raises NotImplementedError."""
