@@ -266,3 +266,38 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
         wait_until(lambda: not node.connections())
         pika.BlockingConnection(pika.URLParameters(node.url)).close()
         assert "setting amqp_connections_max" in (node.directory / "log" / "amqp-0.log").read_text()
+
+
+def test_connections_beyond_what_descriptors_allow_are_closed_and_others_go_on(tmp_path: Path) -> None:
+    with GatewayNode(tmp_path / "data", prefix=("prlimit", "--nofile=512:512")) as node, contextlib.ExitStack() as all_:
+        connection = all_.enter_context(pika.BlockingConnection(pika.URLParameters(node.url)))
+        pid, port = node.ask()["pid"], node.port
+        closed = 0
+        for _ in range(600):
+            sock = all_.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            sock.sendall(b"AMQP\0\0\x09\1")
+            try:
+                closed += not sock.recv(1)
+            except ConnectionResetError:
+                closed += 1
+        assert closed > 100
+        connection.channel().queue_declare("q")
+        assert node.ask()["pid"] == pid
+        assert "ulimit -Hn" in (node.directory / "log" / "amqp-0.log").read_text()
+
+
+def test_a_gateway_without_a_descriptor_goes_on(tmp_path: Path) -> None:
+    """Handshakes of TLS have some that are no connections yet."""
+    settings = {"amqp": "tls:127.0.0.1:0,unix:amqp.sock", "amqp_tls_certificate": TLS / "server.pem"}
+    with GatewayNode(tmp_path / "data", prefix=("prlimit", "--nofile=512:512"), **settings) as node:
+        port, log = node.port, node.directory / "log" / "amqp-0.log"
+        pid = node.ask()["pid"]
+        with contextlib.ExitStack() as all_:
+            for _ in range(560):
+                all_.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            wait_until(lambda: "no descriptor is left" in log.read_text(), what="a gateway without descriptors")
+        assert node.ask()["pid"] == pid
+        assert "Traceback" not in log.read_text()
+        with node.unix() as sock:
+            sock.sendall(b"AMQP\0\0\x09\1")
+            assert sock.recv(1)

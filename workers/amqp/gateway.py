@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -63,6 +66,9 @@ ATTACH_S = 30.0
 ATTACH_LOOK_S = 0.5
 #: without supervisor and servers for so long, nobody will start them again
 ALONE_S = 10.0
+#: descriptors that are no connection's: files that are opened now and then, messages in files of their own, questions
+SPARE_DESCRIPTORS = 64
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 #: at the end: for what is not confirmed yet, and for clients that say close-ok
 CONFIRM_S, GOODBYE_S = 1.0, 2.0
 
@@ -101,6 +107,7 @@ class Gateway:
         self._why = ""
         self._alone_since: float | None = None
         self._full_said = 0.0
+        self.connections_max = self.settings.amqp_connections_max  #: as many as descriptors allow
         self._left: asyncio.Event
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -108,6 +115,7 @@ class Gateway:
     async def run(self) -> int:
         """Serve until told to end; returns the exit code. Raises UsageError, Error."""
         self.events = asyncio.get_running_loop()
+        self.events.set_exception_handler(_failed)
         self._end, self._left = asyncio.Event(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self.events.add_signal_handler(number, self.end, "it was told to")
@@ -137,6 +145,7 @@ class Gateway:
                 unix = {path: one.sock for path, one in self.unix.held.items()}
                 listening, self.listening = await listener.listen(self.settings, unix, lambda: Connection(self))
                 servers += listening
+                self.connections_max = min(self.connections_max, _descriptors_left())
                 superblock.gateway_set(self.index, "state", READY)
                 log.info("serves AMQP at %s", ", ".join(self.listening))
             await self._look(superblock, client, tie)
@@ -209,12 +218,17 @@ class Gateway:
             if now < look_at:
                 continue
             look_at = now + LOOK_S
-            if ending := tie.look():
-                self.end(described(ending, self.path))
-            self._look_for_company(superblock, now)
-            self.taps.tell_full()
-            if self.users.refresh():
-                self._users_changed()
+            try:
+                if ending := tie.look():
+                    self.end(described(ending, self.path))
+                self._look_for_company(superblock, now)
+                self.taps.tell_full()
+                if self.users.refresh():
+                    self._users_changed()
+            except OSError as error:  # handshakes of TLS have some that no connection has yet: it is looked again
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise
+                _say_descriptors(error)
 
     def _look_for_company(self, superblock: Superblock, now: float) -> None:
         if superblock.supervisor.alive() or any(
@@ -280,14 +294,19 @@ class Gateway:
 
     def enters(self, connection: Link) -> bool:
         """A connection was accepted; False: there is no room for it, or the gateway ends."""
-        if self._end.is_set() or len(self.connections) >= self.settings.amqp_connections_max:
+        if self._end.is_set() or len(self.connections) >= self.connections_max:
             now = time.monotonic()
             if not self._end.is_set() and now - self._full_said > LOOK_S:
                 self._full_said = now
+                few = self.connections_max < self.settings.amqp_connections_max
                 log.warning(
-                    "connection %s is refused: there are %d, which setting amqp_connections_max allows",
+                    "connection %s is refused: there are %d, which %s",
                     connection.peer.name,
                     len(self.connections),
+                    "the limit of descriptors allows: raise it (`ulimit -Hn`, LimitNOFILE of systemd) and start the "
+                    "node again"
+                    if few
+                    else "setting amqp_connections_max allows",
                 )
             return False
         self.opened_n += 1
@@ -306,6 +325,31 @@ class Gateway:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _descriptors_left() -> int:
+    """How many connections the limit of descriptors leaves room for."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 31
+    return max(1, soft - len(os.listdir("/proc/self/fd")) - SPARE_DESCRIPTORS)
+
+
+def _failed(events: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody waits for went wrong. A connection for which there is no descriptor is accepted a second later."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
+        _say_descriptors(error)
+    else:
+        events.default_exception_handler(context)
+
+
+def _say_descriptors(error: OSError) -> None:
+    say(
+        f"no descriptor is left ({error.strerror}): connections wait until others have gone; raise the limit "
+        "(`ulimit -Hn`, LimitNOFILE of systemd) and start the node again",
+        logging.WARNING,
+    )
 
 
 def _unconfirmed(connection: Link) -> bool:

@@ -43,6 +43,7 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel.protocol import QUEUE_STATS
 from warren.engine.saying import counted, shown
+from warren.ipc.layout import DELIVERY_SLOTS_MAX
 from warren.workers.amqp.arguments import QUORUM, type_of_declared
 from warren.workers.amqp.content import Told, teller
 from warren.workers.amqp.mapping import DEFAULT_VHOST, engine_name
@@ -149,8 +150,8 @@ class Tap(Line):
             f"consumer {shown(consumer.tag)} of queue {shown(self.queue.name)} (connection "
             f"{channel.connection.peer.name}, channel {channel.number}) has held {held} for {FULL_S:g} s "
             f"without an ack ({limit}): it may hold no more, and gets none of those that wait until it "
-            "acks. Let it ack earlier, or set a prefetch (basic.qos); or start the node with a larger setting "
-            f"amqp_delivery_slots ({slots:,}), or more amqp_processes"
+            "acks. Let it ack earlier, or set a prefetch (basic.qos); or start the node with more amqp_processes"
+            f"{f', or a larger amqp_delivery_slots ({slots:,})' if slots < DELIVERY_SLOTS_MAX else ''}"
         )
 
     @property

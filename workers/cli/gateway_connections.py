@@ -27,8 +27,8 @@ def gateways(directory: str, timeout: float) -> list[int]:
         found = client.call("status", timeout=timeout, most=0)["gateways"]
     if not found:
         raise UsageError(
-            f"the node of {directory} serves no AMQP: stop it, and start it with {command('up', directory)} "
-            "--amqp ADDRESS"
+            f"the node of {directory} serves no AMQP: stop it, and start it with "
+            f"{command('up', directory, '--amqp', 'ADDRESS')}"
         )
     return [item["index"] for item in found]
 
