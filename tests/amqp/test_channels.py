@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -412,3 +413,23 @@ def test_a_get_is_no_consumer_in_the_status(gateway: GatewayNode, channel: Block
     wait_until(lambda: consumers() == (1, 1), what="the consumer")
     channel.basic_cancel(tag)
     wait_until(lambda: consumers() == (1, 0), what="its end")
+
+
+def test_more_queues_than_a_message_goes_to_are_the_channels_fault(tmp_path: Path) -> None:
+    """Of one worker; the connection goes on."""
+    with GatewayNode(tmp_path / "data", workers=1) as node, node.connected() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("fan", "fanout")
+        channel.exchange_declare("other", "headers", arguments={"alternate-exchange": "fan"})
+        for number in range(1025):
+            channel.queue_declare(f"q{number}", exclusive=True)
+            channel.queue_bind(f"q{number}", "fan")
+        for exchange in ("fan", "other"):
+            publishing = connection.channel()
+            publishing.confirm_delivery()
+            said = _closed(lambda ch=publishing, to=exchange: ch.basic_publish(to, "", b"x"))  # type: ignore[misc]
+            assert said[0] == 406
+            assert "1025 queues of one worker, more than 1024" in said[1]
+        channel.queue_unbind("q0", "fan")
+        channel.confirm_delivery()
+        channel.basic_publish("fan", "", b"x")

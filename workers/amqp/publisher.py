@@ -34,6 +34,7 @@ from warren.engine.errors import (
     DiskFull,
     Error,
     ExchangeNotFound,
+    LimitError,
     MessageTooLarge,
     NodeNotRunning,
     PeerLost,
@@ -186,6 +187,8 @@ class Publisher:
             return self._route(exchange, key)
         except AttachmentLost:
             return None  # another attachment is made by who waits
+        except LimitError as error:
+            raise ChannelFault(406, str(error)) from None
 
     def _route(self, exchange: str, key: str) -> Route | None:
         vhost = self.connection.vhost
@@ -334,7 +337,7 @@ class Publisher:
             return await loop.submit(call, (len(bodies), size), None, topics=len(route.topics) if route else 0)
         except ExchangeNotFound:
             raise ChannelFault(404, f"no exchange '{exchange}' in vhost '{self.connection.vhost}'") from None
-        except MessageTooLarge as error:
+        except (MessageTooLarge, LimitError) as error:
             raise ChannelFault(406, str(error)) from None
         except (ClosedError, NodeNotRunning) as error:
             raise ConnectionFault(320, f"the node is stopping: {error}") from None
@@ -370,6 +373,8 @@ class Publisher:
             except AttachmentLost:
                 await loop.ready()
                 continue
+            except LimitError as error:
+                raise ChannelFault(406, str(error)) from None
             self.published_n += 1
             if not route.queues and not route.topics:
                 if flags & MANDATORY:
@@ -386,7 +391,7 @@ class Publisher:
             except _RouteAgain:
                 self.published_n -= 1
                 continue
-            except MessageTooLarge as error:
+            except (MessageTooLarge, LimitError) as error:
                 raise ChannelFault(406, str(error)) from None
             except (ClosedError, NodeNotRunning) as error:
                 raise ConnectionFault(320, f"the node is stopping: {error}") from None
