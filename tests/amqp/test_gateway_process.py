@@ -292,10 +292,12 @@ def test_a_gateway_without_a_descriptor_goes_on(tmp_path: Path) -> None:
     with GatewayNode(tmp_path / "data", prefix=("prlimit", "--nofile=512:512"), **settings) as node:
         port, log = node.port, node.directory / "log" / "amqp-0.log"
         pid = node.ask()["pid"]
+        before = psutil.Process(pid).memory_info().rss
         with contextlib.ExitStack() as all_:
             for _ in range(560):
                 all_.enter_context(socket.create_connection(("127.0.0.1", port), 60))
             wait_until(lambda: "no descriptor is left" in log.read_text(), what="a gateway without descriptors")
+            assert psutil.Process(pid).memory_info().rss < before + 400 * (160 << 10)
         assert node.ask()["pid"] == pid
         assert "Traceback" not in log.read_text()
         with node.unix() as sock:

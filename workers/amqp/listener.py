@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from asyncio import sslproto
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from warren.workers.process import tls
 
 BACKLOG = 1024
 TLS_HANDSHAKE_S = 10.0
+#: asyncio has a buffer of 256 KiB for each peer of TLS, and fills it with zeros before the peer has said anything
+TLS_BUFFER_BYTES = 1 << 15
 #: the file of a Unix socket stays while another gateway accepts from it
 _KEEP_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
@@ -31,7 +34,10 @@ async def listen(
     servers: list[asyncio.Server] = []
     listening: list[str] = []
     found = addresses("amqp", settings.amqp)
-    tls_context = tls.context(settings) if any(one.kind == "tls" for one in found) else None
+    tls_context = None
+    if any(one.kind == "tls" for one in found):
+        tls_context = tls.context(settings)
+        sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
     try:
         for sock in unix.values():
             kept = sock.dup()  # the server closes its own
