@@ -74,6 +74,22 @@ def hold(self: Any, name: str, seconds: float) -> bool:
     return again
 
 
+@app.task
+def hold_early(name: str, seconds: float) -> int:
+    """The same, acked before it begins."""
+    mark(f"{name} new")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not os.path.exists(os.environ["WARREN_MARKS"] + ".go"):
+        time.sleep(0.01)
+    mark(f"{name} done")
+    return 1
+
+
+@app.task
+def mark_it(*words: object) -> None:
+    mark(str(words[-1]))
+
+
 @app.task(bind=True)
 def spawn(self: Any, count: int) -> list[str]:
     """A task that publishes others, from the pool's child."""

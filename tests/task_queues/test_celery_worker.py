@@ -6,6 +6,7 @@ Method: one worker of two processes for most of it, in a node of the module; kil
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.exceptions import TimeoutError as GetTimedOut
 from celery.result import ResultSet
 
 import warren
@@ -20,7 +22,7 @@ import warren
 from support.celery_client import client, named
 from support.celery_worker import Worker
 from support.real_node import RealNode
-from support.waiting import kill, wait_until
+from support.waiting import kill, patience, wait_until
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
@@ -232,3 +234,74 @@ def test_killed_servers_are_waited_for_and_a_node_that_is_restarted_is_connected
         (tmp_path / "marks.go").touch()
         assert held.get(timeout=WAIT_S) in (True, False)
         assert named(app, "add", 2, 2).delay().get(timeout=WAIT_S) == 4
+
+
+def result_of(place: str, task_id: str) -> dict[str, Any]:
+    """What a process that has not waited learns."""
+    with client(place) as other:
+        meta: dict[str, Any] = other.backend.get_task_meta(task_id)
+        return meta
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_what_ends_while_the_node_is_stopped_is_stored_when_it_is_back(tmp_path: Path, pool: str) -> None:
+    """And nobody hears of a failure: not who waits, nor who waits for what follows (link, chord)."""
+    place = f"warren:///{tmp_path / 'data'}"
+    with (
+        RealNode(tmp_path / "data") as running,
+        client(place) as app,
+        Worker(tmp_path, place, "--concurrency", "2", "-P", pool) as worker,
+    ):
+        linked, failed = named(app, "mark_it", "linked"), named(app, "mark_it", "failed")
+        first = named(app, "hold_early", "one", 60.0).apply_async(link=linked, link_error=failed)
+        parts = [] if pool == "solo" else [named(app, "hold_early", "two", 60.0)]
+        whole = chord(parts, app=app)(named(app, "total")) if parts else None
+        wait_until(lambda: len(worker.marked()) == 1 + len(parts), WAIT_S, what="the tasks at work")
+        told: list[Any] = []
+        waiting = threading.Thread(target=lambda: told.append(first.get(timeout=WAIT_S, propagate=False)))
+        waiting.start()
+        running.stop()
+        (tmp_path / "marks.go").touch()
+        wait_until(lambda: sum(line.endswith("done") for line in worker.marked()) == 1 + len(parts), WAIT_S)
+        wait_until(lambda: "waiting up to" in worker.said(), WAIT_S, what="the worker that waits to store")
+        running.start()
+        waiting.join(WAIT_S * patience())
+        assert told == [1]
+        assert result_of(place, first.id)["status"] == "SUCCESS"
+        assert whole is None or whole.get(timeout=WAIT_S) == 1
+        wait_until(lambda: "linked" in worker.marked(), WAIT_S, what="the task that was linked")
+        assert "failed" not in worker.marked()
+
+
+@pytest.mark.crash
+def test_a_result_that_cannot_be_stored_in_time_is_no_failure_and_its_task_comes_again(tmp_path: Path) -> None:
+    place = f"warren:///{tmp_path / 'data'}"
+    with (
+        RealNode(tmp_path / "data") as running,
+        client(place) as app,
+        Worker(tmp_path, place, "-c", "1", backend=f"{place}?node_timeout=0.5") as worker,
+    ):
+        held = named(app, "hold", "one", 60.0).delay()
+        wait_until(lambda: begun(worker), WAIT_S, what="the task at work")
+        running.stop()
+        (tmp_path / "marks.go").touch()
+        worker.wait_for("could not be stored")
+        running.start()
+        assert held.get(timeout=WAIT_S) is True  # redelivered
+        assert "ClosedError" not in str(result_of(place, held.id))
+
+
+def test_a_wait_begins_while_there_is_no_node(tmp_path: Path) -> None:
+    place = f"warren:///{tmp_path / 'data'}"
+    with RealNode(tmp_path / "data") as running, client(place) as app:
+        app.backend.store_result("early", 7, "SUCCESS")
+        running.stop()
+        with pytest.raises(GetTimedOut):
+            app.AsyncResult("early").get(timeout=0.3)
+        told: list[Any] = []
+        waiting = threading.Thread(target=lambda: told.append(app.AsyncResult("early").get(timeout=WAIT_S)))
+        waiting.start()
+        running.start()
+        waiting.join(WAIT_S * patience())
+        assert told == [7]

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,25 @@ def test_a_node_that_was_stopped_is_waited_for(tmp_path: Path) -> None:
             wait_until(lambda: ran == [1, 3], WAIT_S)
         finally:
             worker.stop()
+            made.close()
+
+
+def test_a_result_is_stored_and_waited_for_over_a_stop_of_the_node(tmp_path: Path) -> None:
+    with RealNode(tmp_path / "data") as running:
+        made = WarrenBroker(f"warren:///{running.directory}")
+        backend = WarrenBackend(f"warren:///{running.directory}")
+        message: dramatiq.Message[Any] = dramatiq.Message("q", "an actor", (), {}, {})
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                waits = pool.submit(backend.get_result, message, block=True, timeout=int(WAIT_S * 1000))
+                time.sleep(0.1)  # it may wait by then, or not yet: both must do
+                running.stop()
+                stores = pool.submit(backend.store_result, message, 7, 60_000)
+                assert not wait([stores, waits], timeout=0.5).done
+                running.start()
+                stores.result(WAIT_S)
+                assert waits.result(WAIT_S) == 7
+        finally:
             made.close()
 
 

@@ -133,6 +133,32 @@ def test_results_that_are_larger_than_a_record_and_a_node_that_was_stopped(tmp_p
         asyncio.run(main(running))
 
 
+def test_a_result_is_stored_and_waited_for_over_a_stop_of_the_node(tmp_path: Path) -> None:
+    async def main(running: RealNode) -> None:
+        begun, go = asyncio.Event(), asyncio.Event()
+        async with opened(running.directory, "q") as broker:
+
+            @broker.task(task_name="slow")
+            async def slow() -> int:
+                begun.set()
+                await go.wait()
+                return 7
+
+            async with working(broker):
+                sent = await slow.kiq()
+                await asyncio.wait_for(begun.wait(), WAIT_S)
+                waits = asyncio.create_task(sent.wait_result(timeout=WAIT_S, check_interval=0.02))
+                await asyncio.to_thread(running.stop)
+                go.set()
+                done, _waiting = await asyncio.wait([waits], timeout=0.5)
+                assert not done
+                await asyncio.to_thread(running.start)
+                assert (await waits).return_value == 7
+
+    with RealNode(tmp_path / "data") as running:
+        asyncio.run(main(running))
+
+
 def test_what_nobody_acked_comes_again(directory: Path, name: str) -> None:
     async def main() -> None:
         async with opened(directory, name) as sender:

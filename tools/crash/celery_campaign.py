@@ -3,9 +3,10 @@
 Senders and workers of Celery (celery_tasks.py), a prefork one whose processes end after a few tasks and one with
 threads, work on a node. Killed at random are workers as a whole, their consuming process alone, a process of a pool,
 senders, queue workers, store, topic worker and supervisor; workers are also shut down warmly and coldly, and the node
-is stopped and started again.
+is stopped, for up to three seconds, and started again.
 
 Violations
+  a task that did its work failed, for whoever asks: its result could not be stored, or what follows not be sent
   a task that its sender was told of did not run to its end, or the body of a chord was not called
   a task began twice without being marked redelivered (each is sent once; bodies may come twice, as results.py says)
   the body of a chord got other results than its parts returned
@@ -28,10 +29,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from celery import Celery, states
 
 import warren
 from warren.tools.bench.harness import real_folder
 from warren.tools.crash.victims import Node, send
+from warren.workers.celery.results import Backend
 from warren.workers.process import interpreter
 
 QUEUE, TASKS = "kills", "warren.tools.crash.celery_tasks"
@@ -53,8 +56,10 @@ WEIGHTS = {
     "kill store": 4,
     "kill topics": 4,
     "kill supervisor": 3,
-    "restart node": 2,
+    "restart node": 10,
 }
+#: how long the node is away, at most
+AWAY_S = 3.0
 #: between two blows, at most
 PAUSE_S = 3.0
 START_S, END_S, DRAIN_S = 120.0, 60.0, 300.0
@@ -126,6 +131,7 @@ class CeleryCampaign:
         self.ledger = self.root / "ledger"
         self.blows: Counter[str] = Counter()
         self.violations: list[str] = []
+        self.results: Counter[str] = Counter()  # by state
         self.stopping = False
         self._environment = interpreter.environment() | {
             "WARREN_CELERY_URL": f"warren:///{self.directory}",
@@ -233,6 +239,7 @@ class CeleryCampaign:
         if supervisor is not None:
             send(supervisor, signal.SIGTERM)
         self._await(self._away, END_S, "the end of the node")
+        time.sleep(self.rng.uniform(0.0, AWAY_S))
         self._open()
 
     def _away(self) -> bool:
@@ -288,6 +295,19 @@ class CeleryCampaign:
                 self.violations.append(f"{id}: it began {times} times without the mark")
         for id in sorted(seen.get("wrong", set())):
             self.violations.append(f"{id}: the body of a chord got other results")
+        self._judge_results(ended)
+
+    def _judge_results(self, ended: set[str]) -> None:
+        """All tasks do their work, so whoever asks learns that. A result is stored before its task is acked."""
+        backend = Backend(Celery(set_as_current=False), url=f"warren:///{self.directory}")
+        for id in sorted(ended):
+            meta = backend.get_task_meta(id, cache=False)
+            self.results[meta["status"]] += 1
+            if meta["status"] != states.SUCCESS:
+                self.violations.append(f"{id}: it ended, and is {meta['status']}: {meta['result']!r}"[:300])
+        backend.kept.place.client.close()
+        for word, id, *more in (line for line in self._lines() if line[0] == "failure"):
+            self.violations.append(f"{id}: {word} {' '.join(more)}"[:300])
 
     def _end_all(self) -> None:
         for program in (*self._workers, *self._senders):
@@ -306,7 +326,8 @@ class CeleryCampaign:
         blows = ", ".join(f"{count} {what}" for what, count in sorted(self.blows.items()))
         sums = ", ".join(f"{count:,} {word}" for word, count in sorted(lines.items()))
         found = [f"{len(self.violations)} violations", *self.violations[:40]]
-        return "\n".join([f"blows: {self.blows.total()} ({blows})", f"lines: {sums}", *found])
+        results = ", ".join(f"{count:,} {state}" for state, count in sorted(self.results.items()))
+        return "\n".join([f"blows: {self.blows.total()} ({blows})", f"lines: {sums}", f"results: {results}", *found])
 
 
 def main(argv: list[str]) -> int:

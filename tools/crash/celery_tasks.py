@@ -13,7 +13,8 @@ import sys
 import time
 from typing import Any
 
-from celery import Celery, chord
+from celery import Celery, chord, signals
+from celery.exceptions import WorkerLostError
 
 import warren.celery  # noqa: F401 - the scheme warren://
 
@@ -60,6 +61,13 @@ def total(self: Any, parts: list[int]) -> int:
     """The body of a chord."""
     note("body" if sum(parts) == PARTS else "wrong", self.request.id)
     return sum(parts)
+
+
+@signals.task_failure.connect  # type: ignore[untyped-decorator]
+def failed(task_id: str, exception: BaseException, **_more: Any) -> None:
+    """None does by itself; one whose process was killed comes again."""
+    if not isinstance(exception, WorkerLostError):
+        note("failure", task_id, repr(exception))
 
 
 def send(rng: random.Random) -> None:

@@ -16,7 +16,7 @@ import itertools
 import uuid
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kombu.message import Message as KombuMessage
 from kombu.transport import base
@@ -27,12 +27,14 @@ from warren.engine.saying import shown
 from warren.workers.celery.arguments import queue_arguments
 from warren.workers.celery.inbox import Consumer, Inbox
 from warren.workers.celery.messages import Outgoing, incoming
+from warren.workers.celery.patience import in_task, patient
 from warren.workers.faces.message import Message
 from warren.workers.faces.node import Node, client_of
 
 if TYPE_CHECKING:
     from warren.workers.celery.place import Place
 
+T = TypeVar("T")
 queue_declare_ok = namedtuple("queue_declare_ok", ("queue", "message_count", "consumer_count"))
 #: the default exchange, which routes to the queue of the routing key
 DEFAULT = ""
@@ -91,8 +93,10 @@ class Channel(base.StdChannel):
             return
         given = dict(arguments or {})
         alternate = given.pop("alternate-exchange", None)
-        self._node.declare_exchange(
-            exchange, type, bool(durable), alternate, auto_delete=bool(auto_delete), arguments=given or None
+        self._waiting(
+            lambda: self._node.declare_exchange(
+                exchange, type, bool(durable), alternate, auto_delete=bool(auto_delete), arguments=given or None
+            )
         )
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
@@ -146,7 +150,12 @@ class Channel(base.StdChannel):
             given["exclusive"] = True
         if auto_delete:
             given["auto_delete"] = True
-        found = node.queue(name, create=False) if passive else node.queue(name, bool(durable), **given)
+        if passive:
+            found = node.queue(name, create=False)
+        elif exclusive:  # it has gone with its connection, if that was lost
+            found = node.queue(name, bool(durable), **given)
+        else:
+            found = self._waiting(lambda: node.queue(name, bool(durable), **given))
         if exclusive and not passive:
             self._open().exclusive.add(name)
         if nowait:
@@ -164,7 +173,8 @@ class Channel(base.StdChannel):
     ) -> None:
         """Bind a queue to an exchange. To the default one every queue is bound already."""
         if exchange != DEFAULT:
-            self._of(queue).bind(queue, exchange, routing_key or "", arguments or None)
+            node = self._of(queue)
+            self._waiting(lambda: node.bind(queue, exchange, routing_key or "", arguments or None))
 
     def queue_unbind(
         self,
@@ -227,13 +237,21 @@ class Channel(base.StdChannel):
         **_unknown: Any,
     ) -> None:
         """Publish; returns when the message is as durable as was asked for (option confirm_publish), at once if it is
-        not persistent. With `mandatory`, Unroutable when no queue gets it."""
+        not persistent. With `mandatory`, Unroutable when no queue gets it. Within a task of Celery, also when it is
+        called by what follows from its end (link, chord), a node that is away is waited for."""
         if immediate:
             raise UsageError("immediate is not supported, as in RabbitMQ since 3.0")
         try:
-            self._publish(message, exchange or DEFAULT, routing_key or "", bool(mandatory), confirm_timeout or timeout)
+            self._waiting(
+                lambda: self._publish(
+                    message, exchange or DEFAULT, routing_key or "", bool(mandatory), confirm_timeout or timeout
+                )
+            )
         except AttachmentLost as lost:
             raise PeerLost(f"{lost}: connect again") from lost
+
+    def _waiting(self, call: Callable[[], T]) -> T:
+        return patient(call, self._place.node_timeout) if in_task() else call()
 
     def _publish(
         self, message: Outgoing, exchange: str, routing_key: str, mandatory: bool, timeout: float | None

@@ -226,7 +226,9 @@ class WarrenBackend(ResultBackend):
 
     def __init__(self, url: str, *, options: Mapping[str, Any] | None = None, **named: Any) -> None:
         super().__init__(**named)
-        self.kept = Kept(Place.of(url, {"topic": "dramatiq-results", **(options or {})}), RESULTS_S)
+        place = Place.of(url, {"topic": "dramatiq-results", **(options or {})})
+        self.kept = Kept(place, RESULTS_S)
+        self._stored = Kept(place, RESULTS_S, lambda: True)  # Dramatiq acks, and forgets what could not be stored
 
     def _get(self, message_key: str) -> Any:
         return self._value(self.kept.newest(key_of(message_key)))
@@ -239,7 +241,7 @@ class WarrenBackend(ResultBackend):
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
         until = time.time() + ttl / 1000
-        self.kept.append([key_of(message_key)], b"%.3f:" % until + self.encoder.encode(result))
+        self._stored.append([key_of(message_key)], b"%.3f:" % until + self.encoder.encode(result))
 
     def get_result(self, message: Any, *, block: bool = False, timeout: int | None = None) -> Any:
         """The result of a message; with `block` it is waited for, without looking again and again."""

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from warren.engine._core import Record
 from warren.engine.errors import DeclarationMismatch, MessageTooLarge, TopicNotFound
+from warren.workers.celery.patience import AWAY, PAUSE_S, TROUBLE, patient
 from warren.workers.celery.place import Place
 from warren.workers.client.client import Client
 from warren.workers.faces.topics import Topic
@@ -62,10 +63,12 @@ def named_parts(body: bytes) -> list[str]:
 class Kept:
     """The topic of a place. Safe for threads and for fork."""
 
-    def __init__(self, place: Place, expires_s: float | None) -> None:
-        """`expires_s`: how long results are kept, if the topic is declared here; None: for ever."""
+    def __init__(self, place: Place, expires_s: float | None, waits: Callable[[], bool] = lambda: False) -> None:
+        """`expires_s`: how long results are kept, if the topic is declared here; None: for ever. `waits`: whether the
+        caller of this moment waits for a node that is away, for the place's `node_timeout`."""
         self.place = place
         self.expires_s = expires_s
+        self._waits = waits
         self._topics: dict[int, tuple[Client, Topic]] = {}  # of each process
 
     @property
@@ -122,8 +125,17 @@ class Kept:
         return self.whole(found[0].body) if found else None
 
     def wait_for(self, key: str, timeout: float) -> bytes | None:
-        """The value of a key, waited for; None when time is up. Raises ClosedError."""
+        """The value of a key, waited for, also while the node is away; None when time is up."""
         end = time.monotonic() + timeout
+        while True:
+            try:
+                return self._read_until(key, end)
+            except AWAY:
+                if time.monotonic() + PAUSE_S > end:
+                    return None
+                time.sleep(PAUSE_S)
+
+    def _read_until(self, key: str, end: float) -> bytes | None:
         with self.topic.reader(start="latest", damage="skip", on_data_loss="skip") as reader:
             value = self.newest(key)
             while value is None and (left := end - time.monotonic()) > 0:
@@ -133,6 +145,11 @@ class Kept:
         return value
 
     def _again(self, call: Callable[[Topic], Any]) -> Any:
+        if self._waits():
+            return patient(lambda: self._once(call), self.place.node_timeout, TROUBLE)
+        return self._once(call)
+
+    def _once(self, call: Callable[[Topic], Any]) -> Any:
         """Of a topic that was deleted there is another one then."""
         try:
             return call(self.topic)

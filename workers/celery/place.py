@@ -21,6 +21,8 @@ from warren.workers.faces.node import Node, open
 SCHEME = "warren"
 #: how long a node that is started may take
 START_S = 60.0
+#: how long a task that has ended waits for a node that is away, by default
+NODE_TIMEOUT_S = 600.0
 #: how long attaching to one that runs may take
 ATTACH_S = 5.0
 _HOW = "give warren:///relative/directory or warren:////absolute/directory"
@@ -48,6 +50,7 @@ class Place(NamedTuple):
     confirm_publish: bool = True  #: a publish returns when the message is as durable as that
     hold_eta: bool = True  #: tasks with an ETA wait in the node
     call_timeout: float = CALL_TIMEOUT_S  #: seconds that a call without a timeout waits
+    node_timeout: float = NODE_TIMEOUT_S  #: seconds that a task that has ended waits for a node that is away
     topic: str = "celery-results"  #: of the result backend
 
     @classmethod
@@ -123,7 +126,21 @@ _CHECKS = {
     "confirm_publish": _flag,
     "hold_eta": _flag,
     "call_timeout": _seconds,
+    "node_timeout": _seconds,
     "topic": _text,
+}
+
+
+#: options of Redis
+_GONE = {
+    "visibility_timeout": "there is no visibility timeout: a task is delivered again when its worker dies",
+    "fanout_prefix": "leave it out: each node has its own exchanges",
+    "fanout_patterns": "leave it out: bindings do what it does",
+    "priority_steps": "leave it out: give task_queue_max_priority, and note that the highest is the first here",
+    "sep": "leave it out: a queue has its priorities in itself",
+    "queue_order_strategy": "leave it out: queues of a consumer are served in turns",
+    "global_keyprefix": "for results in result_backend_transport_options; for queues use another node",
+    "retry_policy": "give node_timeout: how long a task waits for a node that is away",
 }
 
 
@@ -132,7 +149,7 @@ def _checked(name: str, value: Any) -> Any:
     if check is None:
         raise UsageError(
             f"unknown option {shown(name)} of {SCHEME}://: known are {', '.join(sorted(_CHECKS))} "
-            "(there is no visibility timeout: a task is delivered again when its worker dies)"
+            f"({_GONE.get(name, 'see docs/celery.md')})"
         )
     try:
         return check(value)

@@ -14,6 +14,11 @@ Chords
   once. Now and then a part appends how many have ended, so that the next ones need not look at all of them; whoever
   seems to be the last one does.
 
+The node is away
+  A task that has ended waits for it (workers/celery/patience.py). When time is up it is not a failure: NotStored goes
+  through Celery as a Reject, so the message returns, if it is acked late; else nobody learns what became of the task.
+  Whoever waits for results goes on, and when the node is back looks for what it may have missed.
+
 Crash points
   Killed before the append: no result; a task that is acked late runs again.
   Between the append and the ack of a task that is acked late: it runs again; a SUCCESS that is there stays.
@@ -27,18 +32,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote
 
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import states
 from celery.backends.asynchronous import AsyncBackendMixin, BaseResultConsumer
 from celery.backends.base import BaseKeyValueStoreBackend
+from celery.exceptions import BackendError, Reject
 from kombu.utils.functional import LRUCache
 
 from warren.engine._core import Record
-from warren.engine.errors import ClosedError, PeerLost
 from warren.workers.celery.kept import Kept, key_of
+from warren.workers.celery.patience import AWAY, PAUSE_S, TROUBLE, in_task, logger
 from warren.workers.celery.place import Place
 from warren.workers.faces.topic_reader import Reader
 from warren.workers.faces.topics import Topic
@@ -52,9 +59,14 @@ CHORD_MAX = 1 << 20
 #: so many of its records tell how many parts have ended; after so many there is a checkpoint
 LOOKED_AT, CHECKPOINT = 256, 64
 #: in the options of result backends, and Celery's own business
-_CELERY = frozenset({"global_keyprefix", "retry_policy"})
-#: pause while the node is away
-AWAY_S = 0.2
+_CELERY = frozenset({"global_keyprefix"})
+
+
+class NotStored(Reject):  # type: ignore[misc]  # Celery has no types
+    """What became of a task could not be stored in time. Celery gives its message back, if it is acked late."""
+
+    def __init__(self, reason: object = None, requeue: bool = True) -> None:
+        super().__init__(reason, requeue)
 
 
 class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no types
@@ -67,24 +79,42 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._turns = 0  # how often results were given out
+        self._missed = False  # results may have come that the reader did not read: the node was away
         self._reader: Reader | None = None
         self._pid = os.getpid()
 
     def start(self, initial_task_id: str, **_unused: Any) -> None:
-        """Read from now on."""
+        """Read from now on; from when the node is back, if it is away."""
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
-            if self._reader is None:
-                self._reader = self.backend.topic.reader(
-                    start="latest", tags=sorted(states.READY_STATES), damage="skip", on_data_loss="skip"
-                )
+            try:
+                self._open()
+            except AWAY:
+                self._missed = True
+
+    def _open(self) -> Reader:
+        if self._reader is None:
+            self._reader = self.backend.topic.reader(
+                start="latest", tags=sorted(states.READY_STATES), damage="skip", on_data_loss="skip"
+            )
+        return self._reader
 
     def on_wait_for_pending(self, result: Any, **named: Any) -> None:
         """Somebody begins to wait: what is there already, he gets."""
         self.start("")  # a set of results has no id
-        for meta in result._iter_meta(**{**named, "interval": 0}):
-            if meta is not None:
+        try:
+            for meta in result._iter_meta(**{**named, "interval": 0}):
+                if meta is not None:
+                    self.on_state_change(meta, None)
+        except AWAY:
+            self._missed = True
+
+    def _look(self) -> None:
+        """What everybody waits for, if it is there."""
+        for task_id in {name for waiting in self._pending_results for name in list(waiting)}:
+            meta = self.backend.get_task_meta(task_id)
+            if meta["status"] in states.READY_STATES:
                 self.on_state_change(meta, None)
 
     def consume_from(self, task_id: str) -> None:
@@ -104,16 +134,22 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
         try:
             if turns != self._turns:  # another thread has given out some meanwhile
                 return
-            assert self._reader is not None
             try:
-                records = self._reader.get_many(READ, timeout)
-            except (ClosedError, PeerLost):  # the node is restarted; the reader goes on where it was
-                time.sleep(AWAY_S if timeout is None else min(AWAY_S, timeout))
+                reader = self._open()
+                if self._missed:
+                    self._look()
+                    self._missed = False
+                    self._turns += 1
+                    return
+                records = reader.get_many(READ, timeout)
+                if not records:
+                    raise TimeoutError("no result came in time")
+                for record in records:
+                    self._give(record.key, record.body)
+            except AWAY:  # the node is restarted; the reader goes on where it was
+                self._missed = True
+                time.sleep(PAUSE_S if timeout is None else min(PAUSE_S, timeout))
                 raise TimeoutError("the node is away") from None
-            if not records:
-                raise TimeoutError("no result came in time")
-            for record in records:
-                self._give(record.key, record.body)
             self._turns += 1
         finally:
             self._lock.release()
@@ -155,9 +191,9 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         super().__init__(app=app, url=url, **named)
         given = app.conf.get("result_backend_transport_options") or {}
         options = {name: value for name, value in given.items() if name not in _CELERY}
-        self.kept = Kept(Place.of(url or "", options), float(self.expires) if self.expires else None)
+        self.kept = Kept(Place.of(url or "", options), float(self.expires) if self.expires else None, self._waits)
         self._sizes = LRUCache(limit=SIZES)  # of chords
-        self._part = threading.local()  # of a chord, which this thread has just ended
+        self._part = threading.local()  # of a chord, which this thread has just ended; whether it waits for the node
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
         )
@@ -170,6 +206,44 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
     def topic(self) -> Topic:
         """The topic of the results. Raises NodeNotRunning, ClosedError."""
         return self.kept.topic
+
+    # -- what ends in a worker ----------------------------------------------------------------------------------
+
+    def store_result(self, task_id: str, result: Any, state: str, *args: Any, **named: Any) -> Any:
+        """Keep what became of a task. A task waits for a node that is away, for `node_timeout`; raises NotStored in it
+        then, elsewhere ClosedError and what else ails the node.
+        """
+        return self._ended(lambda: super(Backend, self).store_result(task_id, result, state, *args, **named), state)
+
+    def mark_as_failure(self, task_id: str, exc: BaseException, *args: Any, **named: Any) -> None:
+        """A task has failed, unless it was only its result that could not be stored."""
+        if not isinstance(exc, NotStored):
+            super().mark_as_failure(task_id, exc, *args, **named)
+
+    def exception_safe_to_retry(self, exc: BaseException) -> bool:
+        """For `result_backend_always_retry`."""
+        return isinstance(exc, TROUBLE)
+
+    def _ended(self, call: Callable[[], Any], state: str) -> Any:
+        """The end of a task: it has done its work, so neither the node nor a limit of its time makes it fail now."""
+        before, self._part.waits = self._waits(), in_task()
+        try:
+            while True:
+                try:
+                    return call()
+                except SoftTimeLimitExceeded:  # it comes once
+                    if state not in states.READY_STATES:
+                        raise
+        except (*TROUBLE, BackendError) as error:
+            if not in_task():
+                raise
+            logger.error("the state %s of a task could not be stored, so it is not known: %s", state, error)
+            raise NotStored(f"the state of the task could not be stored: {error}") from error
+        finally:
+            self._part.waits = before
+
+    def _waits(self) -> bool:
+        return getattr(self._part, "waits", False)
 
     # -- keys and values ----------------------------------------------------------------------------------------
 
@@ -206,6 +280,9 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         """A part of a chord has ended; the last one calls the body."""
         if not request.group:
             return
+        self._ended(lambda: self._count(request, state, result, named), state)
+
+    def _count(self, request: Any, state: str, result: Any, named: dict[str, Any]) -> None:
         said = request.chord.get("chord_size")
         size, members = (said, said) if said else self._size_of(request.group)
         if not size or self._is_last(key_of(self.get_key_for_chord(request.group)), str(request.id), size):
@@ -233,7 +310,7 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         if not self.kept.find(own, 1):
             self.kept.append([key, own], part)
         newest = self.kept.find(key, LOOKED_AT)
-        ended, since = _ended(newest)
+        ended, since = _told(newest)
         if ended is None:
             return self._is_last_of_all(key, part, size)
         if ended < size and since >= CHECKPOINT:
@@ -262,7 +339,7 @@ def _parts(result: Any) -> int:
     return 1 if members is None else sum(map(_parts, members))
 
 
-def _ended(newest: list[Record]) -> tuple[int | None, int]:
+def _told(newest: list[Record]) -> tuple[int | None, int]:
     """How many parts of a chord have ended, seen from its newest records, the newest first, and how many of them since
     the last checkpoint (`=parts,offset`: so many up to that offset). None: not known from these.
     """

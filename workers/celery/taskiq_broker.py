@@ -9,6 +9,7 @@ Crash points
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.workers.celery.kept import QUEUES, key_of, named_parts, split
+from warren.workers.celery.patience import AWAY, TROUBLE
 from warren.workers.celery.place import ATTACH_S, START_S, Place
 from warren.workers.faces import aio
 
@@ -157,6 +159,16 @@ class WarrenResultBackend(AsyncResultBackend[T]):
             await node.close()
 
     async def _store(self, key: str, value: dict[str, Any]) -> None:
+        end = time.monotonic() + self.place.node_timeout
+        while True:
+            try:
+                return await self._append(key, value)
+            except TROUBLE:  # Taskiq forgets what could not be stored, and acks
+                if self._topic is None or time.monotonic() + AWAY_S > end:
+                    raise
+            await asyncio.sleep(AWAY_S)
+
+    async def _append(self, key: str, value: dict[str, Any]) -> None:
         topic, data, durability = self._started(), self.serializer.dumpb(value), self.place.durability or "written"
         try:
             await topic.append(data, key, durability=durability)
@@ -183,12 +195,16 @@ class WarrenResultBackend(AsyncResultBackend[T]):
         return self._topic
 
     async def set_result(self, task_id: str, result: TaskiqResult[T]) -> None:
-        """Keep a result."""
+        """Keep a result. A node that is away is waited for, for `node_timeout`."""
         await self._store(key_of(task_id), result.model_dump())
 
     async def is_result_ready(self, task_id: str) -> bool:
-        """Whether there is one."""
-        return bool(await self._started().find(key_of(task_id), limit=1))
+        """Whether there is one; while the node is away there is none yet, so that whoever waits goes on."""
+        topic = self._started()
+        try:
+            return bool(await topic.find(key_of(task_id), limit=1))
+        except AWAY:
+            return False
 
     async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[T]:
         """The result. Raises ResultGetError: there is none."""

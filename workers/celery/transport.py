@@ -10,6 +10,7 @@ restarted, and attaches anew in a child of fork.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
@@ -32,6 +33,7 @@ from warren.engine.errors import (
 )
 from warren.workers.celery.channel import Channel
 from warren.workers.celery.inbox import Inbox
+from warren.workers.celery.patience import in_task, patient
 from warren.workers.celery.place import ATTACH_S, Place
 from warren.workers.client.client import Client
 from warren.workers.faces.node import Node
@@ -148,7 +150,11 @@ class Transport(base.Transport):
                 f"{environment} replaces threads, and Warren waits in one: use the pool prefork, threads or solo"
             )
         place = Place.of(client.hostname or "", client.transport_options)
-        place.attach(client.connect_timeout or ATTACH_S)
+        attach = functools.partial(place.attach, client.connect_timeout or ATTACH_S)
+        if in_task():
+            patient(attach, place.node_timeout)
+        else:
+            attach()
         return Connection(client, place)
 
     def close_connection(self, connection: Connection) -> None:
