@@ -414,9 +414,12 @@ class AttachmentLost(Exception):
 
 # ==== client: binding/sleeper.c ======================================================================================
 
-def wait_any(clients: list[Client], seen: int, seconds: float, waitv: bool, /) -> list[Client]:
+def wait_any(
+    clients: list[Client], shared: list[Client], seen: int, seconds: float, waitv: bool, /
+) -> list[Client]:
     """Sleep until wants of these clients are met, they have ended, or are in a new kind of trouble; returns those.
 
+    `shared`: those of them that others than an event loop are told of.
     Returns early when waiter_kicks() is not `seen` any more. `waitv`: use futex_waitv if the kernel has it.
     """
 
@@ -818,7 +821,7 @@ class Client:
 
     def set_doorbell(self, on: bool, /) -> None:
         """The servers ring this client's socket, if they reach it (ipc/core/doorbell.h), and do not wake the thread in
-        wait_any for what is watched.
+        wait_any for what is watched; False: they wake it again.
         """
 
     def room(self, server: int, commands: int, bytes: int, largest: int, /) -> tuple[int, int] | None:

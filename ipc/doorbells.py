@@ -4,6 +4,9 @@
 
 It is made with the node's shared memory and removed with it. Without it, or where sockets cannot be, clients are woken
 in another way; so nothing here is trouble for a node.
+
+Of a node that is shared with a group every member may write there. So nothing follows a symbolic link, neither at the
+name of the folder nor in it, and only a socket is given a mode or removed.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from warren.ipc import access
@@ -20,46 +24,62 @@ FOLDER = "doorbells"  #: twin of WR_DOORBELLS, ipc/core/doorbell.h
 
 
 def name(slot: int, generation: int) -> str:
-    """The socket of a client, from the data directory. Twin of `reach`, ipc/core/doorbell.c."""
-    return f"{FOLDER}/{slot}-{generation}"
+    """The socket of a client, in the folder. Twin of `reach`, ipc/core/doorbell.c."""
+    return f"{slot}-{generation}"
 
 
 def make(directory: Path) -> None:
     """An empty folder, at the begin of a node. Raises OSError."""
     clear(directory)
-    folder = directory / FOLDER
     with contextlib.suppress(FileExistsError):  # something else is in there
-        os.mkdir(folder, access.directory_mode())
-    if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        raise NotADirectoryError(20, "it is no directory")
-    access.let_in(str(folder))
+        os.mkdir(directory / FOLDER, access.directory_mode())
+    with _opened(directory / FOLDER) as folder:
+        access.let_in(_place(folder))
 
 
 def bind(sock: socket.socket, directory: int, slot: int, generation: int) -> None:
     """Give a socket the name of a client's doorbell, in the directory of this descriptor. Raises OSError."""
-    place = f"/proc/self/fd/{directory}/{name(slot, generation)}"  # however long the path of the directory is
-    sock.bind(place)
-    shared = os.stat(FOLDER, dir_fd=directory).st_mode & 0o020
-    os.chmod(place, 0o660 if shared else 0o600)
+    with _opened(FOLDER, directory) as folder:
+        sock.bind(_place(folder, name(slot, generation)))  # however long the path of the directory is
+        made = os.open(name(slot, generation), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if not stat.S_ISSOCK(os.fstat(made).st_mode):
+                raise FileExistsError(17, "somebody has put something else in its place")
+            shared = os.fstat(folder).st_mode & 0o020
+            os.chmod(_place(made), 0o660 if shared else 0o600)
+        finally:
+            os.close(made)
 
 
 def forget(directory: Path, slot: int, generation: int) -> None:
     """The client of this slot is gone."""
-    with contextlib.suppress(OSError):
-        os.unlink(directory / name(slot, generation))
+    with contextlib.suppress(OSError), _opened(directory / FOLDER) as folder:
+        _remove(folder, name(slot, generation))
 
 
 def clear(directory: Path) -> None:
     """Remove all of it, at the end of a node. What is no socket stays, and so does its folder."""
-    try:
-        folder = os.open(directory / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
     with contextlib.suppress(OSError):
-        try:
+        with _opened(directory / FOLDER) as folder:
             for entry in os.listdir(folder):
-                if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
-                    os.unlink(entry, dir_fd=folder)
-        finally:
-            os.close(folder)
+                _remove(folder, entry)
         os.rmdir(directory / FOLDER)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path | str, directory: int | None = None) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _place(descriptor: int, *inside: str) -> str:
+    """A path to what is open here, or to what is in it."""
+    return "/".join((f"/proc/self/fd/{descriptor}", *inside))
+
+
+def _remove(folder: int, entry: str) -> None:
+    if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
+        os.unlink(entry, dir_fd=folder)

@@ -11,6 +11,9 @@
  *   sleeps.
  *   Only wait_any() ends a want, when it tells everybody who watches the client: the lowest want stands for higher
  *   ones, too.
+ *   A client with a doorbell (ipc/core/doorbell.h): watch() says in `waiting` that the loop wants it, and wait_any()
+ *   only sleeps on the word, for the case that a server does not reach the loop. With others beside the loop who are to be
+ *   told, it says that a thread sleeps there, too, as without a doorbell.
  *   A client without wants is not rung by its servers: nobody sleeps on its word. A want that comes then kicks the
  *   sleeper.
  *   Wants are written under the GIL, and read without it. The memory of a client is kept by `busy`, as in every wait.
@@ -77,8 +80,10 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
     }
     _Atomic uint64_t *want = &c->wants->above[server][kind];
     if (above < atomic_load_explicit(want, memory_order_relaxed)) atomic_store_explicit(want, above, memory_order_relaxed);
-    if (atomic_load_explicit(&c->doorbell, memory_order_relaxed)) atomic_fetch_or_explicit(&c->a.port.view.client->waiting, WR_WAITS_LOOP((uint32_t)kind), memory_order_relaxed);
-    /* SYNC want: pairs with the fences in sleep_for and wr_view_tell: either they see this want, or we see what they have not. */
+    if (atomic_load_explicit(&c->doorbell, memory_order_relaxed))
+        atomic_fetch_or_explicit(&c->a.port.view.client->waiting, WR_WAITS_LOOP((uint32_t)kind), memory_order_relaxed);
+    /* SYNC want: pairs with the fences in sleep_for and wr_view_tell: either they see this want, or we see what they
+     * have not. */
     atomic_thread_fence(memory_order_seq_cst);
     /* Met by now: the want stays all the same, because it may stand for a higher one of somebody else, who is told
      * with it. */
@@ -90,7 +95,8 @@ PyObject *wr_client_watch(PyObject *op, PyObject *const *args, Py_ssize_t given)
 typedef struct {
     ClientObject *client;
     wants *wants;
-    bool any; /* it has wants */
+    bool others; /* not only an event loop is told of it */
+    bool any;    /* it has wants */
     bool hit;
 } watched;
 
@@ -164,7 +170,8 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
              * finds that it cannot be wakes whoever sleeps on the word, whatever it says. */
             _Atomic uint32_t *word = &list[i].client->a.port.view.client->waiting;
             uint32_t now = WR_WAITS_THREAD;
-            if (atomic_load_explicit(&list[i].client->doorbell, memory_order_relaxed)) now = atomic_load_explicit(word, memory_order_seq_cst);
+            if (!list[i].others && atomic_load_explicit(&list[i].client->doorbell, memory_order_relaxed))
+                now = atomic_load_explicit(word, memory_order_seq_cst);
             else if (list[i].any || lingers) now |= atomic_fetch_or_explicit(word, WR_WAITS_THREAD, memory_order_seq_cst);
             if (i < WAITERS_MAX) who[i] = now;
         }
@@ -202,14 +209,16 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
     }
 }
 
-/* wait_any(clients, seen, seconds, waitv): those of the clients that have something met, have ended, or are in a new
- * kind of trouble. Returns early when waiter_kicks() is not `seen` any more. */
+/* wait_any(clients, shared, seen, seconds, waitv): those of the clients that have something met, have ended, or are in a
+ * new kind of trouble; `shared`: those of them that others than an event loop are told of. Returns early when
+ * waiter_kicks() is not `seen` any more. */
 static PyObject *wait_any(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    if (given != 4 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "arguments: list of clients, seen, seconds, waitv");
+    if (given != 5 || !PyList_Check(args[0]) || !PyList_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "arguments: list of clients, list of shared ones, seen, seconds, waitv");
     Py_ssize_t n = PyList_GET_SIZE(args[0]);
-    uint32_t seen = (uint32_t)PyLong_AsUnsignedLong(args[1]);
-    double seconds = PyFloat_AsDouble(args[2]);
+    uint32_t seen = (uint32_t)PyLong_AsUnsignedLong(args[2]);
+    double seconds = PyFloat_AsDouble(args[3]);
     if (PyErr_Occurred()) return NULL;
     watched *list = PyMem_RawCalloc(n ? (size_t)n : 1, sizeof *list);
     if (!list) return PyErr_NoMemory();
@@ -225,13 +234,14 @@ static PyObject *wait_any(PyObject *module, PyObject *const *args, Py_ssize_t gi
             if (PyList_Append(met, item)) Py_CLEAR(met);
         } else {
             list[used].client = (ClientObject *)Py_NewRef(item);
+            for (Py_ssize_t j = 0; j < PyList_GET_SIZE(args[1]); j++) list[used].others |= PyList_GET_ITEM(args[1], j) == item;
             list[used++].wants = c->wants;
             c->busy++;
         }
     }
     if (met && !PyList_GET_SIZE(met)) {
         Py_BEGIN_ALLOW_THREADS
-        sleep_for(list, used, seen, (uint64_t)(seconds * 1e9), args[3] == Py_True);
+        sleep_for(list, used, seen, (uint64_t)(seconds * 1e9), args[4] == Py_True);
         Py_END_ALLOW_THREADS
     }
     for (Py_ssize_t i = 0; i < used; i++) {
@@ -304,7 +314,8 @@ PyObject *wr_client_room(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     return Py_BuildValue("(IK)", oldest->server, (unsigned long long)oldest->sequence);
 }
 
-/* set_doorbell(on): from now on the servers ring a socket of this client instead of waking the waiting thread, if they reach it. */
+/* set_doorbell(on): from now on the servers ring a socket of this client instead of waking the waiting thread, if they
+ * reach it; or they do not any more. */
 PyObject *wr_client_set_doorbell(PyObject *op, PyObject *argument) {
     ClientObject *c = (ClientObject *)op;
     const int on = PyObject_IsTrue(argument);
@@ -353,7 +364,7 @@ PyObject *wr_client_lying(PyObject *op, PyObject *argument) {
 /* ---- module ----------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
-    {"wait_any", (PyCFunction)(void (*)(void))wait_any, METH_FASTCALL, "wait_any(clients, seen, seconds, waitv) -> list of clients"},
+    {"wait_any", (PyCFunction)(void (*)(void))wait_any, METH_FASTCALL, "wait_any(clients, shared, seen, seconds, waitv) -> list of clients"},
     {"waiter_kicks", waiter_kicks, METH_NOARGS, "waiter_kicks() -> int"},
     {"waiter_kick", waiter_kick, METH_NOARGS, "waiter_kick(): wait_any returns"},
     {"waiter_forked", waiter_forked, METH_NOARGS, "waiter_forked(): in a child of fork nobody waits"},

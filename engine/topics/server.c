@@ -35,7 +35,10 @@ void wr_topic_server_init(wr_topic_server *s, wr_superblock *super, uint32_t ser
 }
 
 void wr_topic_server_free(wr_topic_server *s) {
-    for (uint32_t i = 0; i < s->links_n; i++) free(s->links[s->order[i]]);
+    for (uint32_t i = 0; i < s->links_n; i++) {
+        wr_doorbell_end(&s->links[s->order[i]]->view.doorbell);
+        free(s->links[s->order[i]]);
+    }
     wr_topics_free(s);
     wr_later_end(s);
     wr_halves_free(&s->halves);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -16,18 +17,28 @@ void wr_doorbell_of(wr_doorbell *d, uint32_t slot, uint32_t generation) {
     atomic_init(&d->fd, WR_DOORBELL_UNKNOWN);
 }
 
+/* A quarter of the descriptors that this process may have is kept for files: a server without them stands still, a client without a
+ * doorbell is woken a little later. The kernel gives the lowest that is free. */
+static bool spare(int fd) {
+    struct rlimit limit;
+    return !getrlimit(RLIMIT_NOFILE, &limit) && (limit.rlim_cur == RLIM_INFINITY || (rlim_t)fd < limit.rlim_cur - limit.rlim_cur / 4);
+}
+
 /* A socket that leads there, or WR_DOORBELL_NONE. */
 static int reach(const wr_doorbell *d) {
-    char name[64];
-    snprintf(name, sizeof name, WR_DOORBELLS "/%u-%u", d->slot, d->generation);
-    int place = open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC), fd = WR_DOORBELL_NONE;
+    char name[32];
+    snprintf(name, sizeof name, "%u-%u", d->slot, d->generation);
+    int folder = open(WR_DOORBELLS, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), fd = WR_DOORBELL_NONE;
+    if (folder < 0) return WR_DOORBELL_NONE;
+    int place = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    close(folder);
     if (place < 0) return WR_DOORBELL_NONE;
     struct stat status;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", place);
     if (!fstat(place, &status) && S_ISSOCK(status.st_mode) &&
         (fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) >= 0 &&
-        connect(fd, (const struct sockaddr *)&address, sizeof address)) {
+        (!spare(fd) || connect(fd, (const struct sockaddr *)&address, sizeof address))) {
         close(fd);
         fd = WR_DOORBELL_NONE;
     }

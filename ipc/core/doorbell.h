@@ -4,7 +4,8 @@
  * A server's working directory is DIR. It connects when it rings a client for the first time, and rings by one byte.
  *
  * Trust. The socket is the client's: what a server sends has no content, and a send never blocks, whatever the other end does. A name
- * that is no socket, a symbolic link above all, is not followed.
+ * that is no socket, a symbolic link above all, is not followed, nor is the folder when it is one. A server keeps one descriptor for each
+ * client that has a doorbell, and leaves a quarter of those that it may have for files.
  * Fallback. When there is no such socket, or nobody listens any more, the server wakes who sleeps on the word, for ever after: a client
  * in another mount namespace, or on a file system without sockets, has a thread that does.
  */

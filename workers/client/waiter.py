@@ -101,6 +101,8 @@ class _Waiter:
             seen = _core.waiter_kicks()
             with self.lock:
                 cores = list(self.listeners)
+                # Servers ring an event loop themselves, if it has a doorbell, and wake this thread for all others.
+                shared = [core for core, listeners in self.listeners.items() if len(listeners) > 1]
                 rung, self.rung = self.rung, []
                 if self.ending or (idle and not cores and not rung):
                     self.thread = None
@@ -114,13 +116,13 @@ class _Waiter:
                 for check in [*(callbacks.check for callbacks in list(_callbacks.values())), *checks]:
                     _tell(check)
             try:
-                met = _core.wait_any(cores, seen, SLEEP_S, self.waitv)
+                met = _core.wait_any(cores, shared, seen, SLEEP_S, self.waitv)
             except Exception:  # no memory: the wait of everybody goes on, a moment later
                 log.exception("warren's waiting thread could not wait")
                 met = []
                 time.sleep(SHORT_S)
             idle = not cores and seen == _core.waiter_kicks()
-            del cores
+            del cores, shared
             while met:
                 self.tell(met.pop())
 

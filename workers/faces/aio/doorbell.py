@@ -3,9 +3,18 @@ wakes when something is there that it waits for, and no other thread has to wake
 
 It is a file DIR/doorbells/<slot>-<generation> of the attachment. Where there can be none (another file system, a loop
 without sockets, as many descriptors as may be) the waiting thread does its work, as it does when servers do not reach
-it.
+it (docs/design/042-doorbells.md).
 
-Crash points: killed or not, the file stays until the supervisor frees the slot.
+Invariants
+  Servers are told of it only while a loop watches it: set_doorbell comes after the loop has it, and is taken back
+  before it goes. Rung too often is no harm: who is rung looks.
+  The loop knows the number of the descriptor alone. Of a loop that keeps the object (uvloop) it would stay open when
+  that loop is closed.
+
+Crash points
+  Killed or not, the file stays until the supervisor frees the slot.
+  A loop that is closed reads it no more: the servers' first ring lies in it, and the waiting thread finds what came at
+  its next look (50 ms), until the next loop of this client watches it.
 """
 
 from __future__ import annotations
@@ -19,6 +28,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from warren.engine import _core
+from warren.engine._core import AttachmentLost
+from warren.engine.errors import Error
 from warren.ipc import doorbells
 
 if TYPE_CHECKING:
@@ -44,19 +56,23 @@ class Doorbell:
         self._end: weakref.finalize[..., object] = weakref.finalize(self, self._socket.close)
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """`call()` in this loop when it is rung; the loop before is closed. Raises NotImplementedError."""
-        loop.add_reader(self._socket, functools.partial(_rung, self._socket, call))
+        """`call()` in this loop when it is rung; the loop before is closed. Raises NotImplementedError, OSError: this
+        loop cannot watch it; AttachmentLost, ClosedError.
+        """
+        loop.add_reader(self._socket.fileno(), functools.partial(_rung, self._socket, call))
         self._end.detach()
-        self._end = weakref.finalize(self, _forgotten, loop, self._socket, os.getpid())
+        self._end = weakref.finalize(self, _forgotten, self.core, loop, self._socket, os.getpid())
         self.core.set_doorbell(True)
 
     def close(self) -> None:
         """It is rung no more; in its loop, in another process, or when its loop is closed."""
         kept = self._end.detach()
         if kept is not None and kept[1] is _forgotten:
-            loop, _socket, pid = kept[2]
-            if pid == os.getpid() and not loop.is_closed():
-                loop.remove_reader(self._socket)
+            core, loop, sock, pid = kept[2]
+            if pid == os.getpid():
+                _silence(core)
+                if not loop.is_closed():
+                    loop.remove_reader(sock.fileno())
         self._socket.close()
 
 
@@ -66,9 +82,16 @@ def _rung(sock: socket.socket, call: Callable[[], None]) -> None:
     call()
 
 
-def _forgotten(loop: asyncio.AbstractEventLoop, sock: socket.socket, pid: int) -> None:
+def _silence(core: _core.Client) -> None:
+    """The waiting thread does it again, for whoever is left."""
+    with contextlib.suppress(AttachmentLost, Error):  # it has ended: nobody is told anything
+        core.set_doorbell(False)
+
+
+def _forgotten(core: _core.Client, loop: asyncio.AbstractEventLoop, sock: socket.socket, pid: int) -> None:
     """Nobody has the doorbell any more, and nobody has closed it; in any thread."""
     if pid == os.getpid():
+        _silence(core)
         try:
             loop.call_soon_threadsafe(_unwatch, loop, sock)
         except RuntimeError:  # the loop is closed
@@ -78,5 +101,5 @@ def _forgotten(loop: asyncio.AbstractEventLoop, sock: socket.socket, pid: int) -
 
 
 def _unwatch(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    loop.remove_reader(sock)
+    loop.remove_reader(sock.fileno())
     sock.close()

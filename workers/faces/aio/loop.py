@@ -234,12 +234,14 @@ class Loop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         # The waiting thread holds the memory as long as it watches it; the end of the core wakes it.
-        await run_blocking(leave)
-        self._bell()
-        if self.core is not None and self._listener is not None:
-            waiter.unwatch(self.core, self._listener)
-        if self._doorbell is not None:
-            self._doorbell.close()
+        try:
+            await run_blocking(leave)
+            self._bell()
+            if self.core is not None and self._listener is not None:
+                waiter.unwatch(self.core, self._listener)
+        finally:
+            if self._doorbell is not None:
+                self._doorbell.close()
 
     # -- entering -----------------------------------------------------------------------------------------------
 
@@ -309,7 +311,7 @@ class Loop:
             return
         try:
             doorbell.watch(self.events, rung)
-        except (NotImplementedError, AttachmentLost, Error):
+        except (NotImplementedError, OSError, AttachmentLost, Error):
             doorbell.close()
         else:
             self._doorbell = doorbell
