@@ -414,9 +414,7 @@ class AttachmentLost(Exception):
 
 # ==== client: binding/sleeper.c ======================================================================================
 
-def wait_any(
-    clients: list[Client], shared: list[Client], seen: int, seconds: float, waitv: bool, /
-) -> list[Client]:
+def wait_any(clients: list[Client], shared: list[Client], seen: int, seconds: float, waitv: bool, /) -> list[Client]:
     """Sleep until wants of these clients are met, they have ended, or are in a new kind of trouble; returns those.
 
     `shared`: those of them that others than an event loop are told of.

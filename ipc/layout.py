@@ -329,7 +329,7 @@ CLIENT = Struct(
         Field("layout_hash", 8, "u64", "as in the superblock"),
         Field("client_epoch", 16, "u64", "as in its slot"),
         Field("servers_n", 24, "u32", "links in this region"),
-        Field("waiting", 64, "a32", "who is to be woken: WR_WAITS_… (ipc/core/view.h), 1: threads of the client that sleep on this word (futex); the server that flips it to 0 wakes them"),
+        Field("waiting", 64, "a32", "who is to be woken: WR_WAITS_… (ipc/core/view.h), 1: threads of the client that sleep on this word (futex), from bit 8 on the mark of one of them; the server that flips it to 0 wakes them"),
         Field("blocked_alarm", 128, "a32", "threads whose publish waits for the end of an alarm (client); for people"),
         Field("blocked_credit", 132, "a32", "threads that wait for room in a ring or in the arena (client); for people"),
     ),

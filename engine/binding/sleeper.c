@@ -168,11 +168,9 @@ static void sleep_for(watched *list, Py_ssize_t n, uint32_t seen, uint64_t limit
         for (Py_ssize_t i = 0; i < n; i++) {
             /* SYNC waiting: set, then look once more, as in wr_attachment_sleep. With a doorbell the event loop is rung, and who
              * finds that it cannot be wakes whoever sleeps on the word, whatever it says. */
-            _Atomic uint32_t *word = &list[i].client->a.port.view.client->waiting;
-            uint32_t now = WR_WAITS_THREAD;
-            if (!list[i].others && atomic_load_explicit(&list[i].client->doorbell, memory_order_relaxed))
-                now = atomic_load_explicit(word, memory_order_seq_cst);
-            else if (list[i].any || lingers) now |= atomic_fetch_or_explicit(word, WR_WAITS_THREAD, memory_order_seq_cst);
+            const bool rung = !list[i].others && atomic_load_explicit(&list[i].client->doorbell, memory_order_relaxed);
+            uint32_t now = 0;
+            if (list[i].any || lingers) now = wr_client_sleeps(list[i].client->a.port.view.client, rung ? 0 : WR_WAITS_THREAD);
             if (i < WAITERS_MAX) who[i] = now;
         }
         bool resting = !any && !lingers;

@@ -204,7 +204,7 @@ bool wr_attachment_sleep(wr_client *client, const wr_condition *condition, uint6
     if (now - started >= limit_ns) return wr_condition_met(condition);
     /* SYNC waiting: set, then look once more; the server publishes first and takes the word afterwards. It is left set
      * when we go: other threads of this process may sleep on it, and one needless wake is all it costs. */
-    const uint32_t who = atomic_fetch_or_explicit(&client->waiting, WR_WAITS_THREAD, memory_order_seq_cst) | WR_WAITS_THREAD;
+    const uint32_t who = wr_client_sleeps(client, WR_WAITS_THREAD);
     atomic_thread_fence(memory_order_seq_cst);
     if (wr_condition_met(condition)) return true;
     wr_futex_wait(&client->waiting, who, limit_ns - (now - started));

@@ -385,7 +385,7 @@ typedef struct {
     uint64_t client_epoch; /* as in its slot */
     uint32_t servers_n; /* links in this region */
     uint8_t pad0_[36];
-    _Atomic uint32_t waiting; /* who is to be woken: WR_WAITS_… (ipc/core/view.h), 1: threads of the client that sleep on this word (futex); the server that flips it to 0 wakes them */
+    _Atomic uint32_t waiting; /* who is to be woken: WR_WAITS_… (ipc/core/view.h), 1: threads of the client that sleep on this word (futex), from bit 8 on the mark of one of them; the server that flips it to 0 wakes them */
     uint8_t pad1_[60];
     _Atomic uint32_t blocked_alarm; /* threads whose publish waits for the end of an alarm (client); for people */
     _Atomic uint32_t blocked_credit; /* threads that wait for room in a ring or in the arena (client); for people */

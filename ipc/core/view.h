@@ -94,12 +94,15 @@ static inline wr_server *wr_superblock_server(wr_superblock *s, uint32_t server)
     return (wr_server *)((uint8_t *)s + WR_SUPERBLOCK_SERVERS_AT) + server;
 }
 
-/* What `waiting` of a client says: threads sleep on it, or an event loop wants to be rung for news of these kinds. */
+/* What `waiting` of a client says: threads sleep on it, or an event loop wants to be rung for news of these kinds; and a mark of the
+ * thread that said last that it sleeps there. Nobody is woken for a mark; but the server that takes the word takes it, too, so that
+ * this thread finds another word than it left, whatever others have said since (tools/model/doorbell.py). */
 #define WR_WAITS_THREAD 1u
 #define WR_WAITS_LOOP(kind) (2u << (kind))
+#define WR_WAITS_MARK_BIT 8 /* the number of the thread, which has 22 bits at most */
 /* Kinds of news: words of a link that have risen. */
 enum { WR_NEWS_PROCESSED, WR_NEWS_WRITTEN, WR_NEWS_SYNCED, WR_NEWS_HEAD, WR_NEWS_DELIVERY, WR_NEWS_KINDS };
-#define WR_NEWS_ALL UINT32_MAX
+#define WR_NEWS_ALL (WR_WAITS_LOOP(WR_NEWS_KINDS) - WR_WAITS_LOOP(0))
 
 /* Something was published for the client of this view; `news`: WR_WAITS_LOOP of each kind.
  * SYNC waiting: the fence orders the caller's earlier publication before the load of the word. */
@@ -107,13 +110,25 @@ static inline void wr_view_tell(wr_view *v, uint32_t news) {
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&v->client->waiting, memory_order_relaxed) & (WR_WAITS_THREAD | news)) {
         const uint32_t who = atomic_exchange_explicit(&v->client->waiting, 0, memory_order_acq_rel);
-        const bool rung = who & ~WR_WAITS_THREAD && wr_doorbell_ring(&v->doorbell);
-        if (who & WR_WAITS_THREAD || (who && !rung)) wr_futex_wake_all(&v->client->waiting);
+        const bool unreached = who & WR_NEWS_ALL && !wr_doorbell_ring(&v->doorbell);
+        /* The loop does not learn that it was taken: it stays said, and who sleeps here is woken for the next news, too. */
+        if (unreached) atomic_fetch_or_explicit(&v->client->waiting, who & WR_NEWS_ALL, memory_order_seq_cst);
+        if (who & WR_WAITS_THREAD || unreached) wr_futex_wake_all(&v->client->waiting);
     }
     if (v->bell) wr_bell_ring(v->bell);
 }
 
-/* The same for news of any kind, trouble for example. */
+/* This thread is about to sleep on the word: `who`: WR_WAITS_THREAD, or 0, for the case alone that a loop is not reached. Returns what
+ * the word has to be still when it does. SYNC waiting: what it waits for is looked at once more after that, and a fence. */
+static inline uint32_t wr_client_sleeps(wr_client *client, uint32_t who) {
+    const uint32_t mark = (uint32_t)syscall(SYS_gettid) << WR_WAITS_MARK_BIT;
+    uint32_t now = atomic_load_explicit(&client->waiting, memory_order_relaxed), next;
+    do next = (now & (WR_NEWS_ALL | WR_WAITS_THREAD)) | who | mark;
+    while (!atomic_compare_exchange_weak_explicit(&client->waiting, &now, next, memory_order_seq_cst, memory_order_relaxed));
+    return next;
+}
+
+/* The same as wr_view_tell for news of any kind, trouble for example. */
 static inline void wr_view_wake(wr_view *v) { wr_view_tell(v, WR_NEWS_ALL); }
 
 static inline wr_slot *wr_superblock_slot(wr_superblock *s, uint32_t slot) {

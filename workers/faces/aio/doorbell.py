@@ -53,7 +53,8 @@ class Doorbell:
         except BaseException:
             self._socket.close()
             raise
-        self._end: weakref.finalize[..., object] = weakref.finalize(self, self._socket.close)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end = weakref.finalize(self, self._socket.close)
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """`call()` in this loop when it is rung; the loop before is closed. Raises NotImplementedError, OSError: this
@@ -61,18 +62,16 @@ class Doorbell:
         """
         loop.add_reader(self._socket.fileno(), functools.partial(_rung, self._socket, call))
         self._end.detach()
-        self._end = weakref.finalize(self, _forgotten, self.core, loop, self._socket, os.getpid())
+        self._loop, self._pid = loop, os.getpid()
+        self._end = weakref.finalize(self, _forgotten, self.core, loop, self._socket, self._pid)
         self.core.set_doorbell(True)
 
     def close(self) -> None:
         """It is rung no more; in its loop, in another process, or when its loop is closed."""
-        kept = self._end.detach()
-        if kept is not None and kept[1] is _forgotten:
-            core, loop, sock, pid = kept[2]
-            if pid == os.getpid():
-                _silence(core)
-                if not loop.is_closed():
-                    loop.remove_reader(sock.fileno())
+        if self._end.detach() is not None and self._loop is not None and self._pid == os.getpid():
+            _silence(self.core)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 
 
