@@ -15,6 +15,7 @@ from warren.tools.model import (
     compaction,
     credit,
     deliveries,
+    doorbell,
     dying,
     exclusive,
     readers,
@@ -36,6 +37,7 @@ MODELS: tuple[tuple[str, Any], ...] = (
     ("credit", credit),
     ("exclusive", exclusive),
     ("waiting", waiting),
+    ("doorbell", doorbell),
     ("topic_log", topic_log),
     ("compaction", compaction),
 )
