@@ -54,7 +54,7 @@ class Doorbell:
             self._socket.close()
             raise
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._end = weakref.finalize(self, self._socket.close)
+        self._end: weakref.finalize[..., object] = weakref.finalize(self, self._socket.close)
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """`call()` in this loop when it is rung; the loop before is closed. Raises NotImplementedError, OSError: this
