@@ -1512,6 +1512,9 @@ class QueueEngine:
 
     def sync(self, timeout_ns: int, /) -> bool: ...
     def position(self) -> tuple[int, int]: ...
+    def tokens(self) -> tuple[int, int]:
+        """The batch that what happens now belongs to, and the last one that is synced."""
+
     def all_durable(self) -> bool:
         """Everything that happened is on disk."""
 

@@ -200,6 +200,10 @@ class Superblock:
         else:
             SUPERBLOCK.pack_into(self.buffer, name, value)
 
+    def raise_alarm(self, bit: int) -> None:
+        """An alarm of the node, before the supervisor knows of it."""
+        _core.or64(self.buffer, SUPERBLOCK.offset("alarms"), bit)
+
     def add(self, name: str, value: int = 1) -> int:
         """Fetch-add on an a64 field; returns the value before."""
         return _core.add64(self.buffer, SUPERBLOCK.offset(name), value)

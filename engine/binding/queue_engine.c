@@ -1182,6 +1182,14 @@ static PyObject *engine_position(PyObject *self, PyObject *none) {
     return Py_BuildValue("KK", (unsigned long long)state->file, (unsigned long long)(state->has_file ? state->append : 0));
 }
 
+/* (batch that what happens now belongs to, the last one that is synced) */
+static PyObject *engine_tokens(PyObject *self, PyObject *none) {
+    (void)none;
+    wr_queue_engine *e = engine_of(self);
+    if (!e) return NULL;
+    return Py_BuildValue("KK", (unsigned long long)e->token_next, (unsigned long long)atomic_load_explicit(&e->token_synced, memory_order_acquire));
+}
+
 /* Everything that happened is on disk. */
 static PyObject *engine_all_durable(PyObject *self, PyObject *none) {
     (void)none;
@@ -1262,7 +1270,7 @@ static PyMethodDef engine_methods[] = {
     {"check_entries", engine_check_entries, METH_VARARGS | METH_STATIC, NULL},
     {"look_at_rows", engine_look_at_rows, METH_O | METH_STATIC, NULL}, {"place_rows", engine_place_rows, METH_VARARGS | METH_STATIC, NULL},
     {"groups_of_rows", engine_groups_of_rows, METH_O | METH_STATIC, NULL}, {"write_rows", engine_write_rows, METH_VARARGS | METH_STATIC, NULL},
-    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(all_durable, METH_NOARGS), M(large_gone, METH_NOARGS), M(large_known, METH_O), M(large_missing, METH_O), M(link_of, METH_O), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
+    M(sync, METH_VARARGS), M(position, METH_NOARGS), M(tokens, METH_NOARGS), M(all_durable, METH_NOARGS), M(large_gone, METH_NOARGS), M(large_known, METH_O), M(large_missing, METH_O), M(link_of, METH_O), M(counters, METH_NOARGS), M(unreadable, METH_O), M(high, METH_O), {NULL, NULL, 0, NULL}};
 
 static PyTypeObject engine_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "warren.engine._core.QueueEngine",

@@ -338,6 +338,20 @@ uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rol
     return NULL;
 }
 
+uint64_t wr_log_new_room(const wr_log *log) {
+    const wr_log_state *state = &log->state;
+    if (state->has_next || !state->has_file) return UINT64_MAX;
+    return state->append < log->image_bytes / 4 ? log->image_bytes / 4 - state->append : 0;
+}
+
+bool wr_log_scarce(wr_log *log, uint64_t bytes) {
+    if (bytes < wr_log_new_room(log)) return false;
+    log->no_file = true;
+    return true;
+}
+
+uint64_t wr_log_left(const wr_log *log) { return log->state.has_file ? log->image_bytes - log->state.append : 0; }
+
 uint8_t *wr_log_reserve_here(wr_log *log, uint64_t bytes, uint64_t leave, uint64_t *offset) {
     int error = askable(log, bytes);
     if (!error && room_here(log, bytes + leave)) return place_here(log, offset);

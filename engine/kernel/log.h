@@ -54,7 +54,7 @@ typedef struct {
     uint64_t salt;
     uint32_t image;           /* index of the current image */
     bool has_file, has_next;
-    bool wants_next;          /* the next file should be made now: this one is in use, or there is none and something waits for it */
+    bool wants_next;          /* the next file should be made now: this one is in use, or something waits for it */
     bool unsealed_sync;       /* some appended frame since the last seal wants sync */
     bool busy;                /* a batch is posted or running */
     bool no_memory;           /* the last wr_log_reserve found no image with memory for its frame: it works again when there is some */
@@ -97,7 +97,15 @@ int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_
  * or when no image has memory for it (state.no_memory; try again),
  * EMSGSIZE when it can never fit, or the log's failure. The space is taken only by wr_log_append. */
 uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled);
-/* The same in the current file only, with room for `leave` more bytes behind it: EAGAIN where wr_log_reserve would roll. */
+/* Bytes of the current file that are for frames which need space and give none back. Without a next file that is a quarter of it: the
+ * rest is for what removes messages, so that a full disk gets empty again. It has room for an ack of each message of a file, one
+ * by one. */
+uint64_t wr_log_new_room(const wr_log *log);
+/* Must such a frame of `bytes` wait for the next file? Then that is asked for. */
+bool wr_log_scarce(wr_log *log, uint64_t bytes);
+/* Bytes of the current file that are not used, whether they have memory or not; 0 without a file. */
+uint64_t wr_log_left(const wr_log *log);
+/* As wr_log_reserve, in the current file only, with room for `leave` more bytes behind it: EAGAIN where wr_log_reserve would roll. */
 uint8_t *wr_log_reserve_here(wr_log *log, uint64_t bytes, uint64_t leave, uint64_t *offset);
 void wr_log_append(wr_log *log, uint64_t bytes, bool wants_sync);
 /* Bytes that may be written from `append` on, after wr_log_reserve has given a place there: for more frames than the one. */

@@ -44,7 +44,7 @@ class Emptying:
         self._flush_failed_at = 0.0
         self._rows = bytearray()  # of the flush under way; the next one uses the memory again
         self._rows_at = math.inf  # when a flush ended
-        self._zero_since: dict[int, int] = {}
+        self._zero_since: dict[int, int] = {}  # data file → batch
         self._acks_waiting = b""
         self._unlink_at = 0.0
         self._unlink_later: list[tuple[Path, Key | None]] = []
@@ -186,12 +186,13 @@ class Emptying:
 
     def _remove_data_files(self) -> None:
         """Segment data files without live entries go, once the acks that emptied them are durable."""
+        present, synced = self._engine.tokens()
         for file, live in self._engine.data_files().items():
             if live:
                 self._zero_since.pop(file, None)
             elif file not in self._zero_since:
-                self._zero_since[file] = self._engine.position()[0]
-            elif self._engine.all_durable() or self._engine.may_delete(self._zero_since[file]):
+                self._zero_since[file] = present
+            elif self._zero_since[file] <= synced or self._engine.all_durable():
                 del self._zero_since[file]
                 self._engine.forget_data_file(file)
                 self._unlink(self._options.folder.data_file(file), (LISTED_DATA, 0, file))

@@ -7,6 +7,7 @@
 #include "queues/registry.h"
 
 #define RANGES_A_FRAME 4096
+#define TIGHT_BYTES (256u << 10) /* the frames of a round, and some pages of padding */
 
 void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t count, const wr_queue *to, uint64_t target, uint32_t reason) {
     wr_range_put(wr_range_put(range, from->id, first, count, target), to->id, target, count, reason);
@@ -120,6 +121,24 @@ int wr_journal_acks(wr_queue_engine *e) {
     return error;
 }
 
+bool wr_journal_tight(wr_queue_engine *e) {
+    const wr_log_state *state = wr_log_look(e->log);
+    if (state->has_next || !state->has_file || wr_log_left(e->log) > (TIGHT_BYTES < e->o.file_bytes / 16 ? TIGHT_BYTES : e->o.file_bytes / 16)) return false;
+    (void)wr_log_scarce(e->log, 0); /* it asks for the next file */
+    if (e->first_unsealed_ns || e->unsynced) e->want_commit = e->want_sync = true;
+    return true;
+}
+
+/* Does somebody wait for room that only a commit gives back? Asked while the disk is full: a commit is padded to its page, so acks wait
+ * until they fill one, or until then. */
+static bool ring_is_full(const wr_queue_engine *e) {
+    for (uint32_t i = 0; i < e->links_n; i++) {
+        const wr_qlink *l = e->links[e->order[i]];
+        if (l->next - l->posted > e->geometry.ring_records / 4) return true;
+    }
+    return false;
+}
+
 /* Post what waits, if it is time: at once when somebody waits for it, else after a millisecond or a quarter of the
  * write buffer. */
 bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
@@ -132,6 +151,7 @@ bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force) {
     if (!force && !e->want_commit && !tick && now - e->first_unsealed_ns < 1000000 &&
         state->append - state->sealed_to < e->o.commit_bytes / 4)
         return false;
+    if (!force && !e->want_commit && state->append - state->sealed_to < WR_PAGE_BYTES && wr_log_scarce(e->log, 0) && !ring_is_full(e)) return false;
     bool sync = e->want_sync || tick || force;
     wr_horizon horizons[WR_CLIENT_SLOTS + 2];
     uint32_t n = 0;

@@ -24,6 +24,8 @@ int wr_journal_acks(wr_queue_engine *e);
  * follows. */
 void wr_move_put(uint8_t *range, const wr_queue *from, uint64_t first, uint64_t count, const wr_queue *to, uint64_t target, uint32_t reason);
 
+/* Is there hardly any room, and no next file? Then no command is taken: what was acked is synced and applied first, which frees space. */
+bool wr_journal_tight(wr_queue_engine *e);
 /* Post what waits, if it is time; true: posted. */
 bool wr_journal_seal(wr_queue_engine *e, uint64_t now, bool force);
 /* Seal everything with sync and wait until it is done. False: not within the time, or the log has failed. */

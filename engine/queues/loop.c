@@ -151,7 +151,8 @@ static bool run_round(wr_queue_engine *e) {
         wr_barred_look(e);
         /* Before the links: what they publish now is offered to consumers before a queue is cut to its length. */
         if (e->timed_n) any |= wr_policy_turn(e);
-        for (uint32_t i = 0; i < e->links_n; i++) any |= process_link(e, e->links[e->order[i]]) != 0;
+        if (!wr_journal_tight(e))
+            for (uint32_t i = 0; i < e->links_n; i++) any |= process_link(e, e->links[e->order[i]]) != 0;
         for (uint32_t i = 0; i < e->links_n; i++) wr_link_sweep(e, e->links[e->order[i]]);
         if (e->watched_n) any |= wr_overdue_turn(e);
         if (e->early) wr_exclusive_turn(e);

@@ -10,7 +10,7 @@ from logging import WARNING
 
 from warren.engine import _core
 from warren.engine.errors import StoreError, errno_of
-from warren.engine.kernel import segment
+from warren.engine.kernel import low_disk, segment
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_JOURNAL
@@ -104,6 +104,7 @@ class NextFiles:
                 os.close(made.fd)
                 path.unlink(missing_ok=True)  # its number is wanted again
                 raise
+        low_disk.look(o.superblock, path.parent)
         return made
 
     def _short_of_space(self, transient: bool, error: StoreError | None) -> None:

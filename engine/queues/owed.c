@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#define SCARCE_NS 50000000ull /* between two looks, while the disk is full */
+
 void wr_files_add(wr_files *f, uint32_t file) {
     if (!f->n) f->first = file;
     assert(file >= f->first);
@@ -65,8 +67,14 @@ void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequenc
 }
 
 bool wr_segment_acks_many(const wr_queue_engine *e) {
-    return e->segment_acks_early_n >= WR_SEGMENT_ACKS_MAX &&
-           atomic_load_explicit(&e->token_synced, memory_order_acquire) >= e->segment_acks_token;
+    if (!e->segment_acks_early_n) return false;
+    const uint64_t synced = atomic_load_explicit(&e->token_synced, memory_order_acquire);
+    if (e->segment_acks_early_n >= WR_SEGMENT_ACKS_MAX) return synced >= e->segment_acks_token;
+    /* The disk is full: a segment that they empty gives space. */
+    if (!wr_log_scarce(e->log, 0) || wr_now_ns() - e->segment_acks_ns < SCARCE_NS) return false;
+    for (uint64_t i = 0; i < e->segment_acks_n; i++)
+        if (e->segment_acks[i].token != UINT64_MAX) return e->segment_acks[i].token <= synced;
+    return false;
 }
 
 /* The file of its frame, or the batch. */
@@ -81,6 +89,7 @@ uint64_t wr_segment_acks_up_to(const wr_queue_engine *e, bool by_file, uint64_t 
 void wr_segment_acks_take(wr_queue_engine *e, bool by_file, uint64_t limit, wr_segment_ack *to) {
     uint64_t kept = 0;
     e->segment_acks_early_n = 0;
+    e->segment_acks_ns = wr_now_ns();
     for (uint64_t i = 0; i < e->segment_acks_n; i++) {
         const wr_segment_ack *ack = &e->segment_acks[i];
         if (place_of(ack, by_file) <= limit) {

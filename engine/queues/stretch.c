@@ -134,11 +134,13 @@ uint32_t wr_publish_stretch(wr_queue_engine *e, wr_qlink *l, uint64_t most, uint
     most = open_route(e, &s, &p, most);
     if (!most) return 0;
     uint64_t prefix_length = (uint64_t)s.ids_n * WR_ROUTE_SIZE, total = wr_frame_bytes(prefix_length + p.length);
+    if (!s.transient && wr_log_scarce(e->log, total)) return 0;
     uint8_t *to = wr_journal_reserve(e, s.transient, total, &offset);
     if (!to) return 0;
     wr_log *log = s.transient ? e->transient_log : e->log;
     const wr_log_state *state = wr_log_look(log);
     uint64_t room = wr_log_room(log), used = 0, bytes = 0;
+    if (!s.transient && wr_log_new_room(log) < room) room = wr_log_new_room(log);
     uint32_t file = (uint32_t)state->file, n = 0;
     uint8_t prefix[QUEUES_MAX * WR_ROUTE_SIZE];
     for (uint32_t i = 0; i < s.ids_n; i++) wr_put32(prefix + i * WR_ROUTE_SIZE + WR_ROUTE_AT_QUEUE, s.ids[i]);

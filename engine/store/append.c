@@ -15,6 +15,11 @@ uint8_t *wr_store_reserve(wr_store *store, uint64_t bytes, uint64_t *offset, boo
     return to;
 }
 
+uint8_t *wr_store_reserve_new(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big) {
+    *too_big = false;
+    return wr_log_scarce(store->log, bytes) ? NULL : wr_store_reserve(store, bytes, offset, too_big);
+}
+
 void wr_store_spoil_list(wr_store *store) {
     wr_list_free(store->list);
     store->list = NULL;

@@ -4,6 +4,8 @@
 #include "store/files.h"
 
 /* Room for a frame of at most `bytes`; NULL: the command must wait (or the log failed, or *too_big). */
+/* For a message or a reference: the last half file is for removes, as wr_log_scarce says. */
+uint8_t *wr_store_reserve_new(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big);
 uint8_t *wr_store_reserve(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big);
 /* The frame that was written there is part of the file. */
 static inline void wr_store_append(wr_store *store, uint64_t bytes, bool synced) {

@@ -110,13 +110,14 @@ static uint32_t stretch(batch *b, wr_index_entry *entries, uint32_t at, uint32_t
     if (entries[0].state == 1) return 0;
     bool too_big;
     uint64_t offset;
-    uint8_t *to = wr_store_reserve(store, wr_frame_bytes(ends[1] - ends[0]), &offset, &too_big);
+    uint8_t *to = wr_store_reserve_new(store, wr_frame_bytes(ends[1] - ends[0]), &offset, &too_big);
     if (!to) {
         *outcome = too_big ? WR_STORE_EVICTED : WR_STORE_STALLED;
         return 0;
     }
     int holder = store->server->holder[b->slot];
     uint64_t salt = store->state->salt, room = wr_log_room(store->log), used = 0;
+    if (wr_log_new_room(store->log) < room) room = wr_log_new_room(store->log);
     wr_frame_head head = {.kind = WR_KIND_MESSAGE,
                           .client_epoch = store->server->client_epoch[b->slot],
                           .sequence = b->sequence + 1,

@@ -9,6 +9,7 @@
 #include "store/take.h"
 
 #define REMOVE_IDS_MAX 4096
+#define AHEAD_COMMANDS 256 /* of one look */
 
 static void drop_row(wr_store *store, uint64_t hash, uint32_t slot, uint64_t sequence, uint32_t hint) {
     uint64_t word = wr_directory_word(hash, slot, sequence);
@@ -131,6 +132,24 @@ static int remove_messages(wr_store *store, uint32_t slot, uint64_t sequence, co
         wr_store_spoil_list(store);
     wr_store_effect(store, link, sequence, c->flags);
     return WR_STORE_DONE;
+}
+
+bool wr_store_free_ahead(wr_store *store, uint32_t slot, uint64_t at, uint64_t tail) {
+    wr_store_link *link = &store->links[slot];
+    const int holder = store->server->holder[slot];
+    if (holder < 0) return false;
+    uint64_t n = link->freed_ahead > at ? link->freed_ahead : at + 1;
+    for (uint32_t done = 0; n < tail && done < AHEAD_COMMANDS; n++, done++) {
+        const wr_command c = wr_store_copy(wr_view_command(&store->server->views[slot], store->number, n));
+        if (c.op != WR_OP_STORE_REMOVE) continue;
+        const uint8_t (*ids)[16] = wr_store_copy_ids(store, slot, &c, REMOVE_IDS_MAX);
+        for (uint64_t i = 0; ids && i < c.count; i++) { /* what is wrong with it is said in its turn */
+            wr_index_entry *entry = removable(store, link, ids[i], holder);
+            if (entry) wr_store_release(store, entry, holder);
+        }
+    }
+    link->freed_ahead = n;
+    return n < tail;
 }
 
 int wr_store_execute(wr_store *store, uint32_t slot, uint64_t sequence, wr_command *record, uint32_t *reason) {

@@ -79,6 +79,7 @@ static uint32_t serve(wr_store *store, uint32_t slot, bool *more) {
             break;
         }
         if (n == to || again) link->stalled = false;
+        if (link->stalled && !store->state->has_next) *more |= wr_store_free_ahead(store, slot, n, tail);
         link->processed = n;
         /* SYNC horizon: results are complete below `processed` */
         if (n > atomic_load_explicit(&shared->processed, memory_order_relaxed))

@@ -24,7 +24,7 @@ from pathlib import Path
 from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError
-from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel import atomic_file, low_disk, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.image_room import parts, sure
@@ -396,6 +396,7 @@ class MessageStore:
                 path.unlink(missing_ok=True)
             raise
         self.superblock.crash_point(CONSTANTS["CRASH_FILE_MADE"])
+        low_disk.look(self.superblock, self.folder)
         return made
 
     def remember(self, number: int, salt: int, size: int) -> None:

@@ -6,7 +6,8 @@
  * Invariants
  *   Commands of one link are executed in order; a command that cannot go on (no file, no room in the index) stops its
  *   link, not the others, and is tried again. Nothing of it has happened before that, but for the messages of a batch that
- *   are done: it goes on behind them (`part`).
+ *   are done: it goes on behind them (`part`). While one waits for a file, removes of a queue worker behind it take effect
+ *   ahead of their turn, and again in their turn: files get empty, so that a full disk does not stay full.
  *   The index entry of a message is visible before its directory row goes.
  *   A horizon is attached to a batch only for commands whose effects lie in that batch or before it (`effect`); what
  *   has no effect on the log is confirmed by the loop when everything before it is.
@@ -57,6 +58,7 @@ typedef struct {
     uint64_t cursor_of;     /* the index it belongs to, 0: no pass */
     uint32_t sweep;         /* workers for which the running pass releases, bits */
     uint64_t processed;    /* next command */
+    uint64_t freed_ahead;  /* removes below it were looked at while the link waited for a file */
     uint64_t limit;        /* of a frozen server */
     uint64_t effect;       /* commands up to here touch the log; those after it do not */
     uint64_t posted;       /* horizon posted to the committer */

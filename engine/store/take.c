@@ -8,7 +8,7 @@
 static int add_reference(wr_store *store, uint32_t slot, uint64_t sequence, const wr_store_message *m, wr_index_entry *entry) {
     bool too_big;
     uint64_t offset;
-    uint8_t *to = wr_store_reserve(store, wr_frame_bytes(0), &offset, &too_big);
+    uint8_t *to = wr_store_reserve_new(store, wr_frame_bytes(0), &offset, &too_big);
     if (!to) return WR_STORE_STALLED;
     wr_frame_head head = {.kind = WR_KIND_ADD_REFERENCE,
                           .client_epoch = store->server->client_epoch[slot],
@@ -26,7 +26,7 @@ static int add_reference(wr_store *store, uint32_t slot, uint64_t sequence, cons
 static int add_message(wr_store *store, uint32_t slot, uint64_t sequence, const wr_store_message *m, int holder) {
     bool too_big;
     uint64_t offset;
-    uint8_t *to = wr_store_reserve(store, wr_frame_bytes(m->length), &offset, &too_big);
+    uint8_t *to = wr_store_reserve_new(store, wr_frame_bytes(m->length), &offset, &too_big);
     if (!to) return too_big ? WR_STORE_EVICTED : WR_STORE_STALLED;
     wr_index_entry *entry = wr_index_insert(&store->index, m->id);
     if (!entry) return WR_STORE_STALLED;

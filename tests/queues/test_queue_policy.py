@@ -412,7 +412,7 @@ def test_priorities_over_many_chunks(tmp_path: Path, file_bytes: int) -> None:
         producer.publish(1, b"%d" % n, priority=priority, flags=PROTOCOL["FLAG_PERSISTENT"])
         model.append((-priority, n))
         if n % 100 == 0:
-            worker.turns()
+            worker.until(lambda: producer.get("processed") == producer.prepared)
     # before there is a consumer: what it holds counts for no maximum, so what comes later would not be too much
     worker.until(lambda: producer.get("processed") == producer.prepared and counts(worker)["dropped"] == 500)
     for _ in range(500):  # too many: the oldest of the lowest priority

@@ -164,6 +164,8 @@ class Alarms:
         self._settings = settings
         self._pids = pids
         self._memory, self._own, self._disk = memory, own, disk
+        #: what was said last; in the superblock a server may have added the disk's (engine/kernel/low_disk.py)
+        self._told = superblock.get("alarms")
 
     def check(self, role_failed: bool) -> list[str]:
         """Look at everything; raise and clear. Returns lines for people about what changed."""
@@ -175,9 +177,10 @@ class Alarms:
         on |= DISK if short & SHORT_DISK else 0
         for server in range(superblock.servers_n):
             on |= superblock.server_get(server, "alarms") & (MEMORY | DISK | SYNC_FAILED | TOPICS_DISK)
-        before = superblock.get("alarms")
-        if before == on:
+        before = self._told
+        if before == on and superblock.get("alarms") == on:
             return []
+        self._told = on
         lines = []
         for bit, (name, since) in NAMES.items():
             if on & bit & ~before:
