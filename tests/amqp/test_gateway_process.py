@@ -286,20 +286,41 @@ def test_connections_beyond_what_descriptors_allow_are_closed_and_others_go_on(t
         assert "ulimit -Hn" in (node.directory / "log" / "amqp-0.log").read_text()
 
 
-def test_a_gateway_without_a_descriptor_goes_on(tmp_path: Path) -> None:
-    """Handshakes of TLS have some that are no connections yet."""
+def test_handshakes_of_tls_are_limited_and_the_others_wait(tmp_path: Path) -> None:
+    """They cost memory and descriptors, and have no name."""
     settings = {"amqp": "tls:127.0.0.1:0,unix:amqp.sock", "amqp_tls_certificate": TLS / "server.pem"}
     with GatewayNode(tmp_path / "data", prefix=("prlimit", "--nofile=512:512"), **settings) as node:
-        port, log = node.port, node.directory / "log" / "amqp-0.log"
-        pid = node.ask()["pid"]
-        before = psutil.Process(pid).memory_info().rss
+        port, gateway = node.port, psutil.Process(node.ask()["pid"])
+        before, had = gateway.memory_info().rss, gateway.num_fds()
         with contextlib.ExitStack() as all_:
-            for _ in range(560):
+            for _ in range(400):
                 all_.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            wait_until(lambda: gateway.num_fds() >= had + 64, what="handshakes")
+            with node.unix() as sock:
+                sock.sendall(b"AMQP\0\0\x09\1")
+                assert sock.recv(1)
+            assert gateway.num_fds() < had + 160
+            assert gateway.memory_info().rss < before + 160 * (160 << 10)
+            last = socket.create_connection(("127.0.0.1", port), 60)
+        with tls().wrap_socket(last, server_hostname="localhost") as secured:
+            secured.sendall(b"AMQP\0\0\x09\1")
+            assert secured.recv(1)
+        assert node.ask()["pid"] == gateway.pid
+        said = (node.directory / "log" / "amqp-0.log").read_text()
+        assert "Traceback" not in said
+        assert "no descriptor is left" not in said
+
+
+def test_a_gateway_without_a_descriptor_goes_on(tmp_path: Path) -> None:
+    with GatewayNode(tmp_path / "data") as node:
+        port, log = node.port, node.directory / "log" / "amqp-0.log"
+        gateway = psutil.Process(node.ask()["pid"])
+        limits = gateway.rlimit(psutil.RLIMIT_NOFILE)
+        gateway.rlimit(psutil.RLIMIT_NOFILE, (1, limits[1]))
+        with socket.create_connection(("127.0.0.1", port), 60) as sock:
             wait_until(lambda: "no descriptor is left" in log.read_text(), what="a gateway without descriptors")
-            assert psutil.Process(pid).memory_info().rss < before + 400 * (160 << 10)
-        assert node.ask()["pid"] == pid
-        assert "Traceback" not in log.read_text()
-        with node.unix() as sock:
+            gateway.rlimit(psutil.RLIMIT_NOFILE, limits)
             sock.sendall(b"AMQP\0\0\x09\1")
             assert sock.recv(1)
+        assert node.ask()["pid"] == gateway.pid
+        assert "Traceback" not in log.read_text()

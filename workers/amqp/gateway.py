@@ -68,6 +68,8 @@ ATTACH_LOOK_S = 0.5
 ALONE_S = 10.0
 #: descriptors that are no connection's: files that are opened now and then, messages in files of their own, questions
 SPARE_DESCRIPTORS = 64
+#: handshakes of TLS at once, as far as they are a quarter of the descriptors: others wait to be accepted
+TLS_HANDSHAKES = 512
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 #: at the end: for what is not confirmed yet, and for clients that say close-ok
 CONFIRM_S, GOODBYE_S = 1.0, 2.0
@@ -131,7 +133,7 @@ class Gateway:
         superblock = client.attachment().superblock
         tie = Tie(self.path, superblock)
         self.logins = Logins(self.users)
-        servers: list[asyncio.Server] = []
+        servers: list[listener.Listening] = []
         shared: SharedFile | None = None
         began = time.monotonic()
         try:
@@ -143,11 +145,18 @@ class Gateway:
             await run_blocking(self._open_unix, shared)
             if not self._end.is_set():
                 unix = {path: one.sock for path, one in self.unix.held.items()}
-                listening, self.listening = await listener.listen(self.settings, unix, lambda: Connection(self))
+                descriptors = _descriptors_left()
+                shaking = min(TLS_HANDSHAKES, max(1, descriptors // 4))
+                listening, self.listening = await listener.listen(
+                    self.settings, unix, shaking, lambda: Connection(self)
+                )
                 servers += listening
-                self.connections_max = min(self.connections_max, _descriptors_left())
+                if any(one.kind == "tls" for one in addresses("amqp", self.settings.amqp)):
+                    descriptors -= shaking
+                self.connections_max = min(self.connections_max, max(1, descriptors))
                 superblock.gateway_set(self.index, "state", READY)
-                log.info("serves AMQP at %s", ", ".join(self.listening))
+                most = counted(self.connections_max, "connection")
+                log.info("serves AMQP at %s, up to %s", ", ".join(self.listening), most)
             await self._look(superblock, client, tie)
             if superblock.gateway_get(self.index, "state") == READY:
                 superblock.gateway_set(self.index, "state", STOPPING)
@@ -225,7 +234,7 @@ class Gateway:
                 self.taps.tell_full()
                 if self.users.refresh():
                     self._users_changed()
-            except OSError as error:  # handshakes of TLS have some that no connection has yet: it is looked again
+            except OSError as error:  # messages and questions have some, too: it is looked again
                 if error.errno not in _NO_DESCRIPTORS:
                     raise
                 _say_descriptors(error)
@@ -328,11 +337,11 @@ class Gateway:
 
 
 def _descriptors_left() -> int:
-    """How many connections the limit of descriptors leaves room for."""
+    """How many connections and handshakes the limit of descriptors leaves room for."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1 << 31
-    return max(1, soft - len(os.listdir("/proc/self/fd")) - SPARE_DESCRIPTORS)
+    return max(2, soft - len(os.listdir("/proc/self/fd")) - SPARE_DESCRIPTORS)
 
 
 def _failed(events: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
