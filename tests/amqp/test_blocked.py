@@ -69,6 +69,25 @@ def test_a_publisher_is_blocked_others_are_not(gateway: GatewayNode, name: str, 
         assert got == b"held back"
 
 
+def test_who_published_before_the_gateway_knew_of_the_alarm_is_told(connect: Connect, gateway: GatewayNode) -> None:
+    """Whoever takes the last space raises the alarm; the gateway looks some times a second."""
+    wire = connect()
+    wire.opened()
+    lane = wire.channel()
+    lane.call("queue.declare", queue="unaware", exclusive=True)
+    superblock = Superblock.attach(NodeDirectory(gateway.directory).shared_id, LAYOUT_HASH)
+    try:
+        superblock.server_alarm(SERVER_STORE_TRANSIENT, CONSTANTS["ALARM_DISK"], True)
+        superblock.raise_alarm(CONSTANTS["ALARM_DISK"])
+        lane.publish("unaware", "x")
+        wire.wait(0, ["connection.blocked"])
+    finally:
+        superblock.server_alarm(SERVER_STORE_TRANSIENT, CONSTANTS["ALARM_DISK"], False)
+        superblock.close()
+    wire.wait(0, ["connection.unblocked"])
+    wait_until(lambda: lane.call("basic.get", queue="unaware", no_ack=True).name == "basic.get-ok", what="the message")
+
+
 def test_heartbeats_go_on_while_it_is_blocked(connect: Connect, gateway: GatewayNode) -> None:
     """And it is not taken for dead because nobody reads what it says."""
     wire = connect()

@@ -446,6 +446,11 @@ class Connection(asyncio.BufferedProtocol):
             self.send_method(0, spec.CONNECTION_BLOCKED, (self.gateway.alarm,))
         self.may_read()
 
+    def alarmed(self) -> None:
+        """An alarm has begun: whoever published while nobody knew of it, and waits here, has published in an alarm."""
+        if not self.blocked and any(slot.channel.publisher.held for slot in self.slots.values()):
+            self._block()
+
     def unblock(self) -> None:
         """The alarm is over."""
         if not self.blocked:

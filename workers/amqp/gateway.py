@@ -255,9 +255,11 @@ class Gateway:
         if alarm == self.alarm:
             return
         was, self.alarm = self.alarm, alarm
-        if was and not alarm:
-            for connection in list(self.connections):
+        for connection in list(self.connections):
+            if not alarm:
                 connection.unblock()
+            elif not was:
+                connection.alarmed()
 
     def _users_changed(self) -> None:
         """Who is no user any more, or in a vhost that is gone, has to go."""

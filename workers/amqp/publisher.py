@@ -95,6 +95,7 @@ class Publisher:
         self.confirming = False
         self.next = 1  #: number of the next message, once confirms are on
         self._told = 0  # number of the last message whose confirm was sent
+        self.held = 0  #: submissions that wait for room, or for the end of an alarm
         self.published_n = 0
         self.returned_n = 0
         self._waiting: deque[_Sent] = deque()
@@ -333,6 +334,7 @@ class Publisher:
                 return None
             return self._submit(core, now, bodies, level, metas, options)
 
+        self.held += 1
         try:
             return await loop.submit(call, (len(bodies), size), None, topics=len(route.topics) if route else 0)
         except ExchangeNotFound:
@@ -343,6 +345,8 @@ class Publisher:
             raise ConnectionFault(320, f"the node is stopping: {error}") from None
         except Error as error:
             raise ConnectionFault(541, str(error)) from None
+        finally:
+            self.held -= 1
 
     # -- one by one ---------------------------------------------------------------------------------------------
 
