@@ -611,9 +611,9 @@ def publish_in_turns(worker: Incarnation, producer: Peer, bodies: list[bytes]) -
     """The ring has no room for all of them."""
     for i, body in enumerate(bodies):
         producer.publish(1, body)
-        if i % 50 == 49:
-            worker.turns()
-    worker.turns()
+        if i % 50 == 49:  # without a next file the worker waits for it
+            worker.until(lambda: producer.get("processed") == producer.prepared)
+    worker.until(lambda: producer.get("processed") == producer.prepared)
 
 
 def test_where_ready_messages_are(node: Node, worker: Incarnation) -> None:

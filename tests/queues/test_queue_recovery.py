@@ -515,7 +515,7 @@ def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, p
     worker = small.worker()
     numbers = [number for number, _marked in drain(worker, small.peer(worker), 1)]
     assert numbers == list(range(gone, gone + ready))
-    assert ready > 300
+    assert ready > 160  # more than a file has
     worker.kill()
 
 

@@ -23,7 +23,8 @@ OLD, NEW, SIZE = 20, 60, 1000
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[StoreNode]:
-    with StoreNode(tmp_path / "node") as made:
+    # both batches lie in the part of a file that is filled without a next one
+    with StoreNode(tmp_path / "node", file_bytes=1 << 20) as made:
         made.start()
         yield made
 

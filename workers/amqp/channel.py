@@ -96,6 +96,10 @@ class Channel:
             return self.transaction.publish(exchange, key, flags, properties, bodies)
         return self.publisher.publish(exchange, key, flags, properties, bodies)
 
+    @property
+    def held(self) -> bool:
+        return self.publisher.held > 0
+
     async def _after_vhost(self, do: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
         """The first use of a vhost: its own exchanges are declared before."""
         await self.taps.make_vhost(self.connection.vhost)

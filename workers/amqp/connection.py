@@ -448,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def alarmed(self) -> None:
         """An alarm has begun: whoever published while nobody knew of it, and waits here, has published in an alarm."""
-        if not self.blocked and any(slot.channel.publisher.held for slot in self.slots.values()):
+        if not self.blocked and any(slot.channel.held for slot in self.slots.values()):
             self._block()
 
     def unblock(self) -> None:

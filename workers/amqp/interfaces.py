@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 class Channel(Protocol):
     """What speaks for one channel (channel.py)."""
 
+    @property
+    def held(self) -> bool:
+        """A publish of it waits for room, or for the end of an alarm."""
+
     def method(self, id: int, arguments: tuple[Any, ...], /) -> Awaitable[None] | None:
         """A method of the client; what it returns is awaited before the next one. Raises Fault."""
 
