@@ -266,10 +266,6 @@ class StoreCheck:
     def _look(self, file: StoreFile, buffer: memoryview) -> _Look:
         length, unreadable = scanning.read_file(file.path, buffer)
         found, reason = _core.scan_list(file.number, file.salt, buffer[:length])
-        if (hole := self._torn_batch(file, found)) is not None and not unreadable:
-            found, _reason = _core.scan_list(file.number, file.salt, buffer[: hole[0]])
-            reason = hole[2]
-        scanned = scanning.Scanned(found, reason, unreadable, b"")
         listed: _core.FileList | str | None
         try:
             data = list_path(self.folder, file.number).read_bytes()
@@ -277,6 +273,11 @@ class StoreCheck:
             listed = None
         else:
             listed = _core.decode_list(data, self.node_id, self.owner, file.number, file.salt, 1 << 32)
+        sound = isinstance(listed, _core.FileList)  # it was written when what it names was synced
+        if not sound and not unreadable and (hole := self._torn_batch(file, found)) is not None:
+            found, _reason = _core.scan_list(file.number, file.salt, buffer[: hole[0]])
+            reason = hole[2]
+        scanned = scanning.Scanned(found, reason, unreadable, b"")
         bad = listed.verify(buffer[:length])[0] if isinstance(listed, _core.FileList) else []
         return _Look(file, scanned, listed, bad)
 

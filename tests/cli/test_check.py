@@ -211,7 +211,7 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
     directory, ballast, reserve = (small_disk / name for name in ("node", "ballast", "reserve"))
     ballast.write_bytes(bytes(14 << 20))
     reserve.write_bytes(bytes(2 << 20))  # for the start at the end
-    small = {"file_bytes": 1 << 20, "disk_free_bytes_min": 1 << 20}
+    small = {"file_bytes": 1 << 20, "disk_free_bytes_min": 0}
     confirmed: list[int] = []
     sent = 0
     notes: list[str] = []

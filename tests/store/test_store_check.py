@@ -323,6 +323,15 @@ def test_a_hole_before_files_that_cannot_be_read_is_no_torn_tail(
     assert folder.start().served == served
 
 
+def test_a_hole_in_a_file_with_a_list_is_no_torn_batch(tmp_path: Path) -> None:
+    """A list is written when what it names is synced; a start serves what lies behind the hole, and so does a repair."""
+    folder = Folder(tmp_path)
+    three(folder, listed=True)
+    harm_bytes(folder.path / "2.rdq", 4298, b"\0")
+    repaired(folder)
+    assert folder.start().served >= ALL - {4, 5, 14, 20}  # as in any_damage; and the one that was hit
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_damage_is_repaired(choices: st.DataObject) -> None:

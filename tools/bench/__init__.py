@@ -118,6 +118,7 @@ def _cells(
         run_idle,
         run_queue,
         run_queue_latency,
+        run_queue_latency_aio,
         run_restart,
     )
     from warren.tools.bench.queue_publish import run_queue_fanout, run_queue_publish
@@ -170,9 +171,13 @@ def _cells(
                     folder, size, seconds, durability, batch, options.repeat
                 ),
             )
-        for name, timed in (("store-latency", run_store_latency), ("queue-latency", run_queue_latency)):
+        for name, more, timed in (
+            ("store-latency", "", run_store_latency),
+            ("queue-latency", "", run_queue_latency),
+            ("queue-latency", "-aio", run_queue_latency_aio),
+        ):
             if wanted(name):
-                text = f"{name}, {size} bytes, {durability}"
+                text = f"{name}{more}, {size} bytes, {durability}"
                 yield text, size, lambda timed=timed, size=size: timed(folder, size, seconds, durability)  # type: ignore[misc]
         if wanted("call-latency"):
             text = f"call-latency, {size} bytes"

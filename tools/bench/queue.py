@@ -2,12 +2,13 @@
 
 batch > 1: `put_many`, `get_many`, one `ack(multiple=True)` for each batch. batch 1: `put(wait=False)`, `get`, `ack` for
 each message, confirms awaited in a window. The rate counts messages that were published, received and acked, from the
-start until nothing is left. `queue-latency`: paced, from before `put` until `get` has returned, in another process.
-`call-latency`: one call after the other, until each has its answer.
+start until nothing is left. `queue-latency`: paced, from before `put` until `get` has returned, in another process,
+and once more with `get` of warren.aio there. `call-latency`: one call after the other, until each has its answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import struct
@@ -21,6 +22,7 @@ import numpy as np
 import psutil
 
 import warren
+import warren.aio
 from warren import Durability
 from warren.tools.bench.harness import (
     BenchError,
@@ -180,20 +182,49 @@ def _timing_consumer(pipe: Connection, directory: str, durability: Durability) -
         pipe.send({"latencies": np.array(latencies, dtype=np.int64)})
 
 
-def run_queue_latency(folder: Path, size: int, seconds: float, durability: Durability) -> Result:
-    """Latency put → get at 500 messages a second; the message is handed out before it is durable, as RabbitMQ does."""
+def _timing_in_a_loop(pipe: Connection, directory: str, durability: Durability) -> None:
+    asyncio.run(_timing(pipe, directory, durability))
+
+
+async def _timing(pipe: Connection, directory: str, durability: Durability) -> None:
+    async with await warren.aio.attach(directory, name="bench-consumer") as node:
+        source = await node.queue("latency", durable=_durable(durability))
+        await asyncio.to_thread(wait_for_go, pipe)
+        latencies = []
+        while True:
+            message = await source.get(IDLE_S)
+            now = time.monotonic_ns()
+            await message.ack()
+            if message.body == LAST:
+                break
+            latencies.append(now - struct.unpack_from("<Q", message.body)[0])
+        pipe.send({"latencies": np.array(latencies, dtype=np.int64)})
+
+
+def run_queue_latency(
+    folder: Path, size: int, seconds: float, durability: Durability, in_a_loop: bool = False
+) -> Result:
+    """Latency put → get at 500 messages a second; the message is handed out before it is durable, as RabbitMQ does.
+    `in_a_loop`: the consumer is one of warren.aio.
+    """
     size = max(size, 8)
     with temporary_node(folder) as temporary:
         temporary.node.queue("latency", durable=_durable(durability))
         common = {"durability": durability}
         clients: list[Any] = [
             (_paced_producer, {**common, "size": size, "seconds": seconds}),
-            (_timing_consumer, common),
+            (_timing_in_a_loop if in_a_loop else _timing_consumer, common),
         ]
         sent, received = run_clients(clients, temporary.directory, seconds)
     took = (sent["end"] - sent["start"]) / 1e9
     latency = percentiles_us(received["latencies"])
-    return cell("queue-latency", size, durability, 1, 1, sent["messages"], took, latency, rate_per_s=RATE_PER_S)
+    name = "queue-latency-aio" if in_a_loop else "queue-latency"
+    return cell(name, size, durability, 1, 1, sent["messages"], took, latency, rate_per_s=RATE_PER_S)
+
+
+def run_queue_latency_aio(folder: Path, size: int, seconds: float, durability: Durability) -> Result:
+    """The same, received in an event loop."""
+    return run_queue_latency(folder, size, seconds, durability, in_a_loop=True)
 
 
 def _caller(pipe: Connection, directory: str, size: int, seconds: float) -> None:

@@ -48,10 +48,11 @@ def with_limit(run: Result, limits: dict[str, Any] | None) -> Result:
             rate = limits["ring"]["records_per_s"]
             limit = {"name": "ring of 64-byte records, two processes", "messages_per_s": rate, "bytes_per_s": None}
         return {**run, "limit": limit, "ratio_to_limit": round(run["messages_per_s"] / limit["messages_per_s"], 4)}
-    if workload in ("store-latency", "queue-latency", "call-latency"):
+    if workload in ("store-latency", "queue-latency", "queue-latency-aio", "call-latency"):
         key, name = {
             "store-latency": ("fsync_latency_us", "one raw append + fdatasync"),
             "queue-latency": ("wake_us", "one wake of another process"),
+            "queue-latency-aio": ("wake_us", "one wake of another process"),
             "call-latency": ("wake_us", "one wake of another process"),
         }[workload]
         p50 = limits[key]["p50"]
