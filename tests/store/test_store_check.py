@@ -324,7 +324,7 @@ def test_a_hole_before_files_that_cannot_be_read_is_no_torn_tail(
 
 
 def test_a_hole_in_a_file_with_a_list_is_no_torn_batch(tmp_path: Path) -> None:
-    """A list is written when what it names is synced; a start serves what lies behind the hole, and so does a repair."""
+    """A list is written when what it names is synced; what lies behind the hole is served, after a repair, too."""
     folder = Folder(tmp_path)
     three(folder, listed=True)
     harm_bytes(folder.path / "2.rdq", 4298, b"\0")
