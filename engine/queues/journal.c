@@ -69,6 +69,12 @@ uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, 
     }
 }
 
+uint8_t *wr_journal_reserve_new(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset) {
+    if (transient || !wr_log_scarce(e->log, bytes)) return wr_journal_reserve(e, transient, bytes, offset);
+    errno = EAGAIN;
+    return NULL;
+}
+
 int wr_journal_begin(wr_queue_engine *e) {
     uint64_t offset, bytes = wr_frame_bytes(0);
     uint8_t *at = wr_journal_reserve(e, false, bytes, &offset);

@@ -12,6 +12,8 @@
 
 /* Room for a frame; NULL with errno as wr_log_reserve says. */
 uint8_t *wr_journal_reserve(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset);
+/* The same for a message: it waits for the next file, as wr_log_scarce says. */
+uint8_t *wr_journal_reserve_new(wr_queue_engine *e, bool transient, uint64_t bytes, uint64_t *offset);
 void wr_journal_append(wr_queue_engine *e, bool transient, uint64_t bytes, bool sync);
 
 /* Begin the current file with what sequences were used, and have it synced, so that older files without live entries

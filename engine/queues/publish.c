@@ -57,8 +57,7 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
         }
     }
     uint64_t total = wr_frame_bytes(prefix_length + (stored ? 0 : length)), offset;
-    if (!transient && wr_log_scarce(e->log, total)) return WR_WAIT;
-    uint8_t *at = wr_journal_reserve(e, transient, total, &offset);
+    uint8_t *at = wr_journal_reserve_new(e, transient, total, &offset);
     if (!at) return WR_WAIT; /* the caller has looked at the log's health */
     uint64_t store_sequence = 0;
     uint32_t store = transient ? 1 : 0;

@@ -134,8 +134,7 @@ uint32_t wr_publish_stretch(wr_queue_engine *e, wr_qlink *l, uint64_t most, uint
     most = open_route(e, &s, &p, most);
     if (!most) return 0;
     uint64_t prefix_length = (uint64_t)s.ids_n * WR_ROUTE_SIZE, total = wr_frame_bytes(prefix_length + p.length);
-    if (!s.transient && wr_log_scarce(e->log, total)) return 0;
-    uint8_t *to = wr_journal_reserve(e, s.transient, total, &offset);
+    uint8_t *to = wr_journal_reserve_new(e, s.transient, total, &offset);
     if (!to) return 0;
     wr_log *log = s.transient ? e->transient_log : e->log;
     const wr_log_state *state = wr_log_look(log);

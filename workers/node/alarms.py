@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warren.engine.config import MIB, Settings
+from warren.engine.kernel.low_disk import free_disk
 from warren.ipc import names
 from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
@@ -47,8 +48,6 @@ MACHINE_PRESSES = 0.9
 PROCESS_BYTES = 64 * MIB
 #: more than any machine has: how version 1 of control groups says "no limit"
 NO_LIMIT = 1 << 60
-#: of what has no size
-ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,6 @@ def own_memory(shared_id: int, pids: Iterable[int]) -> int:
                 with contextlib.suppress(OSError):
                     used += entry.stat(follow_symlinks=False).st_blocks * 512
     return used
-
-
-def free_disk(path: Path) -> int:
-    """Bytes that this user may still write; of a file system that does not tell its size, endless. Raises OSError."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize if found.f_blocks else ENDLESS
 
 
 def own_limit(settings: Settings, workers_n: int, total: int, topics: bool = False) -> int:

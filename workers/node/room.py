@@ -22,12 +22,13 @@ from warren.engine.catalog.node_directory import NodeDirectory, changed_settings
 from warren.engine.config import MIB, Settings
 from warren.engine.errors import NoRoom, UsageError
 from warren.engine.kernel.image_room import IMAGES_SURE, sure
+from warren.engine.kernel.low_disk import ENDLESS, free_disk
 from warren.engine.kernel.protocol import TOPIC_ROWS_BYTES
 from warren.engine.saying import counted, in_a_program
 from warren.engine.store import file_summary, index
 from warren.ipc.layout import PAGE_BYTES, SUPERBLOCK_BYTES
 from warren.ipc.region import SHM_DIRECTORY, free_bytes
-from warren.workers.node.alarms import ENDLESS, free_disk, machine_memory
+from warren.workers.node.alarms import machine_memory
 from warren.workers.process.lack import size
 
 #: private memory of a process of an idle node

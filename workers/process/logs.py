@@ -376,7 +376,7 @@ _LINE = re.compile(r"(?P<time>\d\S+Z) (?P<level>\w+) \S+\[\d+\]: (?P<text>.*)")
 
 
 def _end(path: Path) -> list[str]:
-    """The last lines of a log file; the first one may be a part. None when it cannot be read."""
+    """The last lines of a log file; the first one may be a part; none when it cannot be read."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
