@@ -165,7 +165,7 @@ def test_a_deleted_topic_takes_them_along(node: warren.Node, name: str) -> None:
     topic = node.topic(name)
     topic.append(b"never", delay=0.2)
     topic.append(b"never", delay=3600)
-    assert topic.stats()["delayed"] == 2
+    assert topic.stats()["delayed"] in (1, 2)  # the first may have come already
     topic.delete()
     with pytest.raises(warren.TopicNotFound):
         topic.append(b"x", delay=1)
@@ -180,8 +180,7 @@ def test_they_outlive_the_node_and_the_setting_says_how_many_there_may_be(tmp_pa
     with RealNode(tmp_path / "data", **small) as running:
         with warren.attach(running.directory) as node:
             topic = node.topic("flights", queues=1)
-            topic.append(b"soon", delay=1.0)
-            topic.append_many([b"x"] * 4, delay=3600)
+            topic.append_many([b"x"] * 5, delay=3600)
             with pytest.raises(warren.LimitError, match="delayed_messages_max"):
                 topic.append(b"x", delay=3600)
             promise = topic.append(b"x", delay=3600, wait=False)
@@ -193,11 +192,19 @@ def test_they_outlive_the_node_and_the_setting_says_how_many_there_may_be(tmp_pa
         running.start()
         with warren.attach(running.directory) as node:
             topic = node.topic("flights", create=False)
-            assert [record.body for record in came(topic, 0, 1)] == [b"soon"]
-            assert topic.stats()["delayed"] == 4
-            topic.append(b"x", delay=3600)
+            assert topic.stats()["delayed"] == 5
             with pytest.raises(warren.LimitError):
                 topic.append(b"x", delay=3600)
+            topic.delete()  # takes them along
+            topic = node.topic("flights", queues=1)
+            topic.append(b"soon", delay=1.0)
+            topic.append_many([b"x"] * 4, delay=3600)
+        running.kill_all()
+        running.start()
+        with warren.attach(running.directory) as node:
+            topic = node.topic("flights", create=False)
+            assert [record.body for record in came(topic, 0, 1)] == [b"soon"]
+            assert topic.stats()["delayed"] == 4
 
 
 def test_seconds_are_not_taken_for_milliseconds(node: warren.Node, topic: warren.Topic) -> None:

@@ -104,6 +104,11 @@ class Worker:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(how)
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Until all of it has ended."""
+        assert self.process is not None
         try:
             self.process.wait(END_S * patience())
         except subprocess.TimeoutExpired:

@@ -26,6 +26,8 @@ from support.waiting import kill, patience, wait_until
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
+#: how long a task holds out that is told when to end
+HELD_S = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +112,13 @@ def test_a_result_is_forgotten_and_another_one_is_not(app: Any, worker: Worker) 
 
 
 def test_a_task_with_an_eta_waits_in_the_node_and_not_in_a_worker(app: Any, worker: Worker, directory: Path) -> None:
-    sent = time.time()
-    result = named(app, "told").apply_async(countdown=1.5)
+    named(app, "told").apply_async(countdown=3600, queue="far")
     with warren.attach(directory) as node:
-        assert node.queue("celery", create=False).stats()["delayed"] == 1
-    told = result.get(timeout=WAIT_S)
-    assert told["time"] >= sent + 1.5
+        assert node.queue("far", create=False).stats()["delayed"] == 1
+        node.delete_queue("far")
+    sent = time.time()
+    told = named(app, "told").apply_async(countdown=0.5).get(timeout=WAIT_S)
+    assert told["time"] >= sent + 0.5
     assert told["eta"] is not None
 
 
@@ -153,8 +156,9 @@ def test_remote_control_and_events(app: Any, worker: Worker) -> None:
 
 
 def test_a_revoked_task_does_not_run(app: Any, worker: Worker) -> None:
-    result = named(app, "add", 1, 2).apply_async(countdown=1)
+    result = named(app, "add", 1, 2).apply_async(queue="later")  # the worker does not consume from it yet
     app.control.revoke(result.id, destination=[worker.name], reply=True, timeout=WAIT_S)
+    app.control.add_consumer("later", destination=[worker.name], reply=True, timeout=WAIT_S)
     with pytest.raises(Exception, match="revoked"):
         result.get(timeout=WAIT_S)
 
@@ -177,7 +181,7 @@ def begun(worker: Worker, count: int = 1) -> list[str]:
 
 @pytest.mark.crash
 def test_a_killed_worker_leaves_its_task_to_another_marked_redelivered(app: Any, alone: Worker) -> None:
-    results = [named(app, "hold", name, 60.0).delay() for name in ("one", "two", "three")]
+    results = [named(app, "hold", name, HELD_S).delay() for name in ("one", "two", "three")]
     wait_until(lambda: len(begun(alone, 2)) == 2, WAIT_S, what="two tasks at work")
     alone.kill()
     (alone.folder / "marks.go").touch()
@@ -190,7 +194,7 @@ def test_a_killed_worker_leaves_its_task_to_another_marked_redelivered(app: Any,
 
 @pytest.mark.crash
 def test_a_killed_process_of_the_pool_leaves_its_task_to_another(app: Any, alone: Worker) -> None:
-    result = named(app, "hold", "one", 60.0).delay()
+    result = named(app, "hold", "one", HELD_S).delay()
     wait_until(lambda: begun(alone), WAIT_S, what="the task at work")
     (alone.folder / "marks.go").touch()
     kill(int(begun(alone)[0].split()[1]))
@@ -200,15 +204,22 @@ def test_a_killed_process_of_the_pool_leaves_its_task_to_another(app: Any, alone
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGQUIT], ids=["warm", "cold"])
 def test_nothing_is_lost_when_a_worker_is_shut_down(app: Any, alone: Worker, how: int) -> None:
-    results = [named(app, "hold", str(n), 60.0 if how == signal.SIGQUIT else 0.3).delay() for n in range(5)]
+    results = [named(app, "hold", str(n), HELD_S).delay() for n in range(5)]
     wait_until(lambda: len(begun(alone, 2)) == 2, WAIT_S, what="two tasks at work")
-    # A cold shutdown ends only those of which the worker has heard that they have begun.
+    # A cold shutdown ends only those of which the worker knows that they have begun.
     inspect = app.control.inspect(destination=[alone.name], timeout=WAIT_S)
     wait_until(lambda: [task["worker_pid"] for task in inspect.active()[alone.name] if task["worker_pid"]][1:], WAIT_S)
-    alone.stop(how)
+    go = alone.folder / "marks.go"
+    if how == signal.SIGTERM:
+        os.kill(alone.pid, how)
+        alone.wait_for("Warm shutdown")  # from here on it begins no task, and waits for the two
+        go.touch()
+        alone.wait_for_end()
+    else:
+        alone.stop(how)
     done = [line for line in alone.marked() if line.endswith("done")]
     assert len(done) == (0 if how == signal.SIGQUIT else 2)
-    (alone.folder / "marks.go").touch()
+    go.touch()
     alone.start()
     redelivered = [result.get(timeout=WAIT_S) for result in results]
     assert redelivered.count(True) <= (5 if how == signal.SIGQUIT else 3)
@@ -226,7 +237,7 @@ def test_killed_servers_are_waited_for_and_a_node_that_is_restarted_is_connected
             running.kill(role)
             assert named(app, "add", 1, 1).delay().get(timeout=WAIT_S) == 2
         assert "onnection to broker lost" not in worker.said()
-        held = named(app, "hold", "one", 60.0).delay()
+        held = named(app, "hold", "one", HELD_S).delay()
         wait_until(lambda: begun(worker), WAIT_S, what="the task at work")
         running.stop()
         worker.wait_for("onnection to broker lost")
@@ -254,8 +265,8 @@ def test_what_ends_while_the_node_is_stopped_is_stored_when_it_is_back(tmp_path:
         Worker(tmp_path, place, "--concurrency", "2", "-P", pool) as worker,
     ):
         linked, failed = named(app, "mark_it", "linked"), named(app, "mark_it", "failed")
-        first = named(app, "hold_early", "one", 60.0).apply_async(link=linked, link_error=failed)
-        parts = [] if pool == "solo" else [named(app, "hold_early", "two", 60.0)]
+        first = named(app, "hold_early", "one", HELD_S).apply_async(link=linked, link_error=failed)
+        parts = [] if pool == "solo" else [named(app, "hold_early", "two", HELD_S)]
         whole = chord(parts, app=app)(named(app, "total")) if parts else None
         wait_until(lambda: len(worker.marked()) == 1 + len(parts), WAIT_S, what="the tasks at work")
         told: list[Any] = []
@@ -282,7 +293,7 @@ def test_a_result_that_cannot_be_stored_in_time_is_no_failure_and_its_task_comes
         client(place) as app,
         Worker(tmp_path, place, "-c", "1", backend=f"{place}?node_timeout=0.5") as worker,
     ):
-        held = named(app, "hold", "one", 60.0).delay()
+        held = named(app, "hold", "one", HELD_S).delay()
         wait_until(lambda: begun(worker), WAIT_S, what="the task at work")
         running.stop()
         (tmp_path / "marks.go").touch()

@@ -82,12 +82,14 @@ def test_a_delayed_message_waits_in_the_node(
     def note() -> None:
         ran.append(time.time())
 
+    note.send_with_options(delay=3_600_000)
+    assert node.queue(name, create=False).stats()["delayed"] == 1
     worker.start()
     due = time.time() + 0.5
     note.send_with_options(delay=500)
-    assert node.queue(name, create=False).stats()["delayed"] == 1
     wait_until(lambda: ran, WAIT_S)
     assert ran[0] >= due - 0.005
+    assert node.queue(name, create=False).stats()["delayed"] == 1
 
 
 def test_what_fails_is_retried_and_then_a_dead_letter(
