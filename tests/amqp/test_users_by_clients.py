@@ -21,6 +21,7 @@ from warren.workers.amqp.users_file import ALL, Account, Rights, TopicRights, Vh
 
 from support.command_line import warren
 from support.gateway_node import GatewayNode
+from support.waiting import patience
 
 pytestmark = pytest.mark.integration
 DEFINITIONS = Path(__file__).parent / "definitions/rabbitmq-3.10.8.json"
@@ -95,7 +96,7 @@ def test_the_log_says_who_was_let_into_no_vhost(gateway: GatewayNode) -> None:
 
 
 def wait_until_said(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SEEN_S
+    deadline = time.monotonic() + SEEN_S * patience()
     while not condition():
         assert time.monotonic() < deadline, "the gateway does not see the change"
 
@@ -307,7 +308,7 @@ def _comes_in(gateway: GatewayNode) -> bool:
 
 
 def _wait_for_close(connection: BlockingConnection) -> None:
-    deadline = time.monotonic() + SEEN_S
+    deadline = time.monotonic() + SEEN_S * patience()
     while time.monotonic() < deadline:
         connection.process_data_events(0.2)
 

@@ -11,7 +11,7 @@ from pamqp.base import Frame
 
 from amqp_diff.scene import Scene, case
 
-PATIENCE_S = 30
+PATIENCE_S = 90
 
 
 def asynchronous(script: Callable[[Scene, Any], Awaitable[None]]) -> Callable[[Scene], None]:

@@ -95,7 +95,7 @@ def consume_with_prefetch(s: Scene) -> None:
 
 
 def _drain(connection: Any, heard: list[Any], count: int) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while len(heard) < count and time.monotonic() < deadline:
         try:
             connection.drain_events(timeout=1)

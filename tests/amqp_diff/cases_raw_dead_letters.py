@@ -1,6 +1,5 @@
 """Dead letters: each reason, x-death exactly, keys, copies, cycles, and what does not dead-letter."""
 
-import time
 from typing import Any
 
 from amqp_diff.scene import Scene, case
@@ -152,7 +151,7 @@ def a_cycle_by_expiry_alone_ends(s: Scene) -> None:
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": other, "x-message-ttl": 50}
         lane.call("queue.declare", queue=queue, arguments=arguments)
     lane.confirmed(one, "round")
-    time.sleep(1)
+    s.pause(1)
     for queue in (one, two):
         lane.message_count(queue)
 
@@ -163,7 +162,7 @@ def a_cycle_into_itself_by_expiry_ends(s: Scene) -> None:
     arguments = {"x-dead-letter-exchange": "", "x-message-ttl": 50}
     lane.call("queue.declare", queue=s.name(), arguments=arguments)
     lane.confirmed(s.name(), "round")
-    time.sleep(0.6)
+    s.pause(0.6)
     lane.message_count(s.name())
 
 
@@ -174,7 +173,7 @@ def a_cycle_by_length_ends(s: Scene) -> None:
     lane.call("queue.declare", queue=s.name(), arguments=arguments)
     for body in "12":
         lane.confirmed(s.name(), body)
-    time.sleep(0.3)
+    s.pause(0.3)
     lane.message_count(s.name())
     lane.call("basic.get", queue=s.name(), no_ack=True)
 
@@ -252,7 +251,7 @@ def purged_deleted_and_expired_queues_drop(s: Scene) -> None:
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead, "x-expires": 200}
     lane.call("queue.declare", queue=queue, arguments=arguments)
     lane.confirmed(queue, "expired with its queue")
-    time.sleep(1)
+    s.pause(1)
     lane.message_count(dead)
 
 

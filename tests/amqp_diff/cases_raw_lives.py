@@ -1,6 +1,5 @@
 """How long messages and queues live: expiration behind the head, deaths in circles, their counts, leases of queues."""
 
-import time
 from typing import Any
 
 from amqp_diff.scene import Scene, case
@@ -38,7 +37,7 @@ def a_short_expiration_behind_a_long_one(s: Scene) -> None:
     queue = _declared(s, lane, "q", dead)
     lane.confirmed(queue, "long", properties={"expiration": "60000"})
     lane.confirmed(queue, "short", properties={"expiration": "50"})
-    time.sleep(0.6)
+    s.pause(0.6)
     lane.message_count(queue)
     lane.message_count(dead)
     lane.call("basic.consume", queue=queue, tag="t", no_ack=True)
@@ -53,7 +52,7 @@ def a_short_expiration_behind_one_that_has_none(s: Scene) -> None:
     queue = _declared(s, lane, "q")
     for body, properties in (("none", {}), ("short", {"expiration": "50"}), ("end", {})):
         lane.confirmed(queue, body, properties=properties)
-    time.sleep(0.6)
+    s.pause(0.6)
     lane.message_count(queue)
     lane.call("basic.consume", queue=queue, tag="t", no_ack=True)
     lane.deliveries(2)
@@ -79,7 +78,7 @@ def what_expires_goes_before_a_consumer_comes(s: Scene) -> None:
     for number in range(3):
         lane.confirmed(queue, f"short {number}", properties={"expiration": "50"})
     lane.confirmed(queue, "end")
-    time.sleep(0.6)
+    s.pause(0.6)
     lane.call("basic.consume", queue=queue, tag="t", no_ack=True)
     lane.deliveries(1)
     lane.nothing()
@@ -116,7 +115,7 @@ def the_time_of_a_message_goes_on_while_it_is_unacked(s: Scene) -> None:
     queue = _declared(s, lane, "q", dead, message_ttl=1500)
     lane.confirmed(queue, "one")
     lane.call("basic.get", queue=queue)
-    time.sleep(1.8)
+    s.pause(1.8)
     lane.message_count(dead)
     lane.send("basic.nack", delivery=1, requeue=True)
     _dead(lane, dead)
@@ -129,7 +128,7 @@ def what_expires_while_it_is_unacked_can_be_acked(s: Scene) -> None:
     queue = _declared(s, lane, "q", dead, message_ttl=400)
     lane.confirmed(queue, "one")
     lane.call("basic.get", queue=queue)
-    time.sleep(0.7)
+    s.pause(0.7)
     lane.send("basic.ack", delivery=1)
     lane.alive()
     lane.message_count(dead)
@@ -231,7 +230,7 @@ def a_dead_letter_for_a_queue_that_refuses(s: Scene) -> None:
     lane.confirmed(small, "is full")
     lane.confirmed(queue, "1")
     _rejected(lane, queue)
-    time.sleep(0.3)
+    s.pause(0.3)
     lane.message_count(small)
 
 
@@ -328,7 +327,7 @@ def a_lease_while_a_message_is_unacked(s: Scene) -> None:
     queue = _declared(s, lane, "q", expires=400)
     lane.confirmed(queue, "one")
     lane.call("basic.get", queue=queue)
-    time.sleep(1.2)
+    s.pause(1.2)
     lane.call("queue.declare", queue=queue, passive=True)
     lane.again()
     lane.call("basic.get", queue=queue)
@@ -340,12 +339,12 @@ def a_lease_begins_when_the_last_consumer_goes(s: Scene) -> None:
     queue = _declared(s, lane, "q", expires=1000)
     for tag in ("one", "two"):
         lane.call("basic.consume", queue=queue, tag=tag)
-    time.sleep(1.4)
+    s.pause(1.4)
     lane.call("basic.cancel", tag="one")
-    time.sleep(1.4)
+    s.pause(1.4)
     lane.call("basic.cancel", tag="two")
     lane.call("queue.declare", queue=queue, passive=True)
-    time.sleep(2.0)
+    s.pause(2.0)
     lane.call("queue.declare", queue=queue, passive=True)
 
 
@@ -355,9 +354,9 @@ def a_lease_after_the_connection_of_its_consumer(s: Scene) -> None:
     lane, other = one.channel(), two.channel()
     queue = _declared(s, lane, "q", expires=500)
     lane.call("basic.consume", queue=queue, tag="t")
-    time.sleep(0.9)
+    s.pause(0.9)
     one.close()
-    time.sleep(1.5)
+    s.pause(1.5)
     other.call("queue.declare", queue=queue, passive=True)
 
 
@@ -366,7 +365,7 @@ def a_lease_is_renewed_by_the_same_declaration(s: Scene) -> None:
     lane = s.wire().channel()
     for _ in range(3):
         _declared(s, lane, "q", expires=1500)
-        time.sleep(0.8)
+        s.just(0.8)
     lane.call("queue.declare", queue=s.name(), passive=True)
 
 
@@ -375,7 +374,7 @@ def a_lease_is_not_renewed_by_a_binding(s: Scene) -> None:
     lane = s.wire().channel()
     queue = _declared(s, lane, "q", expires=1200)
     for number in range(3):
-        time.sleep(0.7)
+        s.just(0.7)
         lane.send("queue.bind", queue=queue, exchange="amq.fanout", routing_key=str(number), nowait=True)
     lane.alive()
 
@@ -385,7 +384,7 @@ def a_queue_whose_lease_ends_takes_its_bindings(s: Scene) -> None:
     lane = s.wire().channel()
     queue = _declared(s, lane, "q", expires=200)
     lane.call("queue.bind", queue=queue, exchange="amq.direct", routing_key=s.name("k"))
-    time.sleep(1.2)
+    s.pause(1.2)
     lane.publish(s.name("k"), "nowhere", "amq.direct", mandatory=True)
     lane.expect("basic.return")
     _declared(s, lane, "q")

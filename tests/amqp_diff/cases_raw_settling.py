@@ -1,7 +1,5 @@
 """Acks, nacks and rejects: which message comes back where, recover, cancelled consumers, queues that went meanwhile."""
 
-import time
-
 from amqp_diff.scene import Scene, case, queue_with
 from amqp_diff.wire import Lane
 
@@ -495,7 +493,7 @@ def an_expired_message_that_comes_back(s: Scene) -> None:
     lane.call("queue.declare", queue=s.name("dying"), arguments=arguments)
     lane.confirmed(s.name("dying"), "one", properties={"expiration": "2000"})
     lane.call("basic.get", queue=s.name("dying"))
-    time.sleep(2.2)
+    s.pause(2.2)
     lane.send("basic.nack", delivery=1, requeue=True)
     lane.call("basic.consume", queue=dead, tag="dead", no_ack=True)
     lane.deliveries(1)

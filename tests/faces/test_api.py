@@ -19,7 +19,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.workers.process.control import ControlClient
 from warren.workers.process.launch import launch
 
-from support.waiting import patience, wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -874,11 +874,9 @@ def test_a_forked_child_is_a_client_of_its_own(node: warren.Node, name: str) -> 
 
 
 def test_attach_without_a_node(tmp_path: Path) -> None:
-    before = time.monotonic()
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(warren.NodeNotRunning, match="warren up"):
             warren.attach(path)
-    assert time.monotonic() - before < 5 * patience()
     assert issubclass(warren.NodeNotRunning, warren.PeerLost)
     (tmp_path / "node.json").write_text('{"format_version": 99}')
     with pytest.raises(warren.FormatVersionError, match="newer"):

@@ -19,7 +19,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -1061,12 +1060,10 @@ def test_no_process_waits_for_the_dead(start: Starter) -> None:
     pidfd = os.pidfd_open(node.process.pid)
     try:
         node.call("stop")
-        assert select.select([pidfd], [], [], 20)[0]
+        assert select.select([pidfd], [], [], 20 * patience())[0]
     finally:
         os.close(pidfd)
-    began = time.monotonic()
     assert node.end()[0] == 0
-    assert time.monotonic() - began < 20 * patience()
 
 
 # ---- deaths at any moment -----------------------------------------------------------------------------------------

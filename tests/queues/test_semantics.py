@@ -25,7 +25,7 @@ from warren.engine.errors import (
 from warren.workers.faces.node import Node
 
 from support.real_node import RealNode
-from support.waiting import patience, wait_until
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -507,9 +507,7 @@ def test_a_forwarder_keeps_no_node_up_and_no_stop_waiting(server: RealNode, node
     work = node.queue("work", dead_letter_exchange="", dead_letter_routing_key="letters", message_ttl=0.001)
     work.put_many([b"%d" % n for n in range(5000)])
     node.close()
-    began = time.monotonic()
     server.stop()
-    assert time.monotonic() - began < 30 * patience()
     folder = server.directory / "log"
     assert not any("left behind" in path.read_text() for path in folder.iterdir())
     assert [path.read_text().count("everything is saved") for path in folder.glob("worker-*.log")] == [1, 1]
