@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from os import PathLike
 from typing import Any, Generic, Literal, Self, final, overload
 
 from typing_extensions import Buffer, TypeVar
@@ -1329,11 +1328,9 @@ class QueueEngine:
     def request_stop(self) -> None: ...
     def kick(self) -> None: ...
     def offer(self, transient: bool, fd: int, file: int, salt: int, header: Buffer, /) -> None: ...
-    def open_pages(
-        self, segments: str | PathLike[str], spill: str | PathLike[str], node_id: int, memory_bytes: int, /
-    ) -> None:
+    def open_pages(self, segments: int, spill: int, node_id: int, memory_bytes: int, /) -> None:
         """Page rows out beyond memory_bytes; they come back from this folder, those of transient messages from the file
-        `spill`, which is made empty. Raises OSError."""
+        `spill`, which is empty. The descriptors are the engine's, unless it raises OSError."""
 
     def page_out(self, queue: int, chunk: int, /) -> bool:
         """Page out 1024 rows (tests); false when they have to stay, or are out already."""

@@ -1,5 +1,11 @@
 """Who may use what a process of a node makes: its user alone, or the members of a group, too.
 
+    files and folders    members read them, and write none: what a process of the owner makes, opens, renames or removes
+                         lies where no member can put anything in its place
+    objects              shared memory, sockets, mailboxes, semaphores, a file of locks: members write them
+    meeting places       folders in which members make something: sockets, large messages, sinks. As in /tmp, each
+                         removes only his own
+
 A server serves one node, so this is the process's own: set once, before it makes anything, and inherited by what it
 forks. The umask follows, for files that C makes. A client sets nothing: all that it makes for others is its segment,
 which it gives to the owner of the node (`region.sysv_create`).
@@ -14,6 +20,8 @@ import os
 
 #: no group
 ALONE = -1
+#: of what members do not even read: users of the gateway, locks of processes of the owner
+PRIVATE = 0o600
 _group = ALONE
 
 
@@ -21,7 +29,7 @@ def share(group: int) -> None:
     """What this process and its children make from now on may be used by this group (ALONE: by nobody else)."""
     global _group
     _group = group
-    os.umask(0o077 if group == ALONE else 0o007)
+    os.umask(0o077 if group == ALONE else 0o027)
 
 
 def group() -> int:
@@ -30,20 +38,28 @@ def group() -> int:
 
 
 def file_mode() -> int:
-    """Mode of a file, a socket, shared memory, a mailbox, a semaphore."""
-    return 0o600 if _group == ALONE else 0o660
+    """Mode of a file."""
+    return 0o600 if _group == ALONE else 0o640
 
 
 def directory_mode() -> int:
     """Mode of a directory."""
-    return 0o700 if _group == ALONE else 0o2770
+    return 0o700 if _group == ALONE else 0o2750
 
 
-def let_in(target: int | str) -> None:
-    """Give what was made just now (a descriptor, or the path of a directory) to the group, if there is one. Raises
-    OSError.
-    """
+def object_mode() -> int:
+    """Mode of a socket, shared memory, a mailbox, a semaphore, a file of locks."""
+    return 0o600 if _group == ALONE else 0o660
+
+
+def meeting_mode() -> int:
+    """Mode of a folder in which members make something."""
+    return 0o700 if _group == ALONE else 0o3770
+
+
+def let_in(descriptor: int, mode: int) -> None:
+    """Give what was made just now to the group, if there is one, with one of the modes from above. Raises OSError."""
     if _group == ALONE:
         return
-    os.chown(target, -1, _group)
-    os.chmod(target, directory_mode() if isinstance(target, str) else file_mode())
+    os.chown(descriptor, -1, _group)
+    os.chmod(descriptor, mode)

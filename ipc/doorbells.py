@@ -5,8 +5,8 @@
 It is made with the node's shared memory and removed with it. Without it, or where sockets cannot be, clients are woken
 in another way; so nothing here is trouble for a node.
 
-Of a node that is shared with a group every member may write there. So nothing follows a symbolic link, neither at the
-name of the folder nor in it, and only a socket is given a mode or removed.
+Of a node that is shared with a group every member may write there, and removes only his own. So nothing follows a
+symbolic link, neither at the name of the folder nor in it, and only a socket is given a mode or removed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def make(directory: Path) -> None:
     """An empty folder, at the begin of a node. Raises OSError."""
     clear(directory)
     with contextlib.suppress(FileExistsError):  # something else is in there
-        os.mkdir(directory / FOLDER, access.directory_mode())
+        os.mkdir(directory / FOLDER, 0o700)
     with _opened(directory / FOLDER) as folder:
-        access.let_in(_place(folder))
+        access.let_in(folder, access.meeting_mode())
 
 
 def bind(sock: socket.socket, directory: int, slot: int, generation: int) -> None:

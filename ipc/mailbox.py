@@ -41,7 +41,7 @@ class Mailbox:
                 posix_ipc.unlink_message_queue(name)
             self._queue = _created(name, messages, bytes_max)
             try:
-                access.let_in(self._queue.mqd)
+                access.let_in(self._queue.mqd, access.object_mode())
             except OSError:
                 self._queue.close()
                 posix_ipc.unlink_message_queue(name)

@@ -102,7 +102,7 @@ def posix_create(name: str, size: int, reserve: Iterable[tuple[int, int]] | None
         for start, length in [(0, size)] if reserve is None or not _can_populate() else reserve:
             os.posix_fallocate(memory.fd, start, length)
         mapped = mmap.mmap(memory.fd, size)
-        access.let_in(memory.fd)
+        access.let_in(memory.fd, access.object_mode())
         found = os.fstat(memory.fd)
     except OSError as error:
         memory.close_fd()

@@ -218,19 +218,12 @@ static PyObject *engine_offer(PyObject *self, PyObject *args) {
 /* Rows beyond `memory_bytes` leave memory and come back from this folder of segments, those of transient messages from the spill file. */
 static PyObject *engine_open_pages(PyObject *self, PyObject *args) {
     unsigned long long node_id, memory_bytes;
-    PyObject *segments = NULL, *spill = NULL;
-    wr_queue_engine *e = NULL;
-    if (PyArg_ParseTuple(args, "O&O&KK", PyUnicode_FSConverter, &segments, PyUnicode_FSConverter, &spill, &node_id, &memory_bytes) &&
-        (e = engine_of(self))) {
-        int error = wr_pages_open(e, PyBytes_AS_STRING(segments), PyBytes_AS_STRING(spill), node_id, memory_bytes);
-        if (error) {
-            os_error(error);
-            e = NULL;
-        }
-    }
-    Py_XDECREF(segments);
-    Py_XDECREF(spill);
+    int segments, spill;
+    if (!PyArg_ParseTuple(args, "iiKK", &segments, &spill, &node_id, &memory_bytes)) return NULL;
+    wr_queue_engine *e = engine_of(self);
     if (!e) return NULL;
+    int error = wr_pages_open(e, segments, spill, node_id, memory_bytes);
+    if (error) return os_error(error);
     Py_RETURN_NONE;
 }
 

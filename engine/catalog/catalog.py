@@ -66,7 +66,7 @@ from warren.engine.errors import (
     TopicNotFound,
     UsageError,
 )
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import (
     CATALOG_VERSION,
     CATALOG_VERSION_ALONE,
@@ -255,7 +255,7 @@ class Catalog:
         """What `directory/catalog.json` alone says. Raises as `load`."""
         path = Path(directory) / FILE_NAME
         try:
-            content = path.read_bytes()
+            content = data_files.read(path)
         except FileNotFoundError as error:
             raise CorruptRecord(path, 0, "the catalog of the node", "no file") from error
         except OSError as error:

@@ -48,7 +48,7 @@ import msgspec
 
 from warren.engine.catalog.catalog import FILE_NAME, Catalog, State, Step
 from warren.engine.errors import CorruptRecord, Error, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, unsynced
+from warren.engine.kernel import atomic_file, data_files, unsynced
 from warren.engine.kernel.formats import CATALOG_LOG_VERSION
 
 #: a log is replaced when it is longer than this, and than the catalog itself
@@ -137,7 +137,7 @@ def remove_logs(directory: Path | str, keep: Iterable[int]) -> None:
             match = NAME.fullmatch(name)
             if match and int(match[1]) not in keep:
                 with contextlib.suppress(OSError):
-                    os.unlink(Path(directory) / name)
+                    data_files.unlink(Path(directory) / name)
 
 
 # -- lines ------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _load(directory: Path | str, until: int) -> Loaded:
             return Loaded(catalog, None)
         path = log_path(directory, catalog.version)
         try:
-            content = path.read_bytes()
+            content = data_files.read(path)
         except FileNotFoundError as error:
             # Was a new one begun just now? Then catalog.json names that.
             if attempt + 1 < READS_MAX and Catalog.read(directory).version != catalog.version:
@@ -377,7 +377,7 @@ class Reader:
     ) -> tuple[list[C], int] | None:
         path = log_path(self._directory, place.begins)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = data_files.open(path, os.O_RDONLY)
             try:
                 length = os.fstat(descriptor).st_size - place.end
                 wanted = length if most is None else min(length, most)
@@ -401,7 +401,7 @@ class Reader:
         """The beginning of the log that begins at a version."""
         path = log_path(self._directory, version)
         try:
-            with path.open("rb") as file:
+            with data_files.reading(path) as file:
                 line = file.readline(_HEAD_BYTES_MAX)
             head = _head(path, line)
         except (OSError, CorruptRecord, FormatVersionError):
@@ -430,7 +430,7 @@ class Writer:
         if loaded.place is not None:
             path = log_path(directory, loaded.place.begins)
             try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+                descriptor = data_files.open(path, os.O_WRONLY)
                 try:
                     if loaded.torn:
                         os.ftruncate(descriptor, loaded.place.end)
@@ -485,7 +485,7 @@ class Writer:
         line = encode_change(place.stamp, before, self.catalog.state, self.catalog.steps or [])
         syncing = False
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = data_files.open(path, os.O_WRONLY)
             try:
                 try:
                     atomic_file.write_all(descriptor, line, place.end)

@@ -16,7 +16,7 @@
 A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
 what only means something there, the keys of the semaphores; in a copy it is another one.
 
-Directories are 0700, files 0600, or 02770 and 0660 where a group may use the node (`ownership.py`). `node.json` is
+Directories are 0700, files 0600, or 02750 and 0640 where a group may use the node (`ownership.py`). `node.json` is
 written last when a directory is made: without it there is no node, and a start goes on with making one. Only the
 holder of the lock writes the files named here, but for users.json and amqp.shared, which have locks of their own.
 Crash point: `node_epoch` is durable before the superblock of that epoch is made, so client epochs never repeat.
@@ -30,7 +30,6 @@ import fcntl
 import itertools
 import os
 import secrets
-import shutil
 import stat
 import time
 from collections import Counter
@@ -52,7 +51,7 @@ from warren.engine.errors import (
     NodeNotRunning,
     UsageError,
 )
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import NODE_VERSION
 from warren.engine.kernel.paths import QUEUES, STORES, TOPICS
 from warren.engine.saying import command, shown
@@ -83,6 +82,10 @@ _FIXED = ("file_bytes",)
 _FIXED_BY_TOPICS = ("log_file_bytes",)
 #: settings that only grow, because what they bound is there already
 _GROWING = ("summary_rows",)
+
+
+#: how deep the folders of a node lie whose names it knows: queues/worker-0/journal
+_DEPTH = 3
 
 
 class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,7 +146,7 @@ def _absolute(path: object) -> Path:
 
 def open_directory(path: Path | str) -> int:
     """A descriptor of a directory. While it is open, no other directory has its place. Raises OSError."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return data_files.open_folder(path)
 
 
 def held_by_another(descriptor: int) -> bool:
@@ -174,6 +177,7 @@ class NodeDirectory:
 
     def __init__(self, path: Path | str) -> None:
         self.path = _absolute(path)
+        data_files.is_root(self.path)
         self._lock: int | None = None
 
     # -- layout -------------------------------------------------------------------------------------------------
@@ -237,8 +241,25 @@ class NodeDirectory:
         return f"{self.path} is not a data directory of Warren ({why}), and no node runs for it: give the path of one"
 
     def check_owner(self) -> None:
-        """Before a start or a repair: is it this user's, and all that Warren made in it? Raises PermissionRefused."""
+        """Before a start or a repair: is it this user's, and all that Warren made in it? Raises PermissionRefused,
+        UsageError: a link lies in it.
+        """
         ownership.check_owner(self.path, _OURS | {NODE, STORES, QUEUES, TOPICS})
+        if os.path.lexists(self.path / NODE):
+            with atomic_file.file_explained(f"cannot look at {self.path}"):
+                self._check_parts((), os.stat(self.path).st_uid)
+
+    def _check_parts(self, names: tuple[str, ...], owner: int) -> None:
+        """Is each folder of the node one, and its owner's, and no file a link? What lies deeper is looked at when it is
+        opened (data_files.py). Raises UsageError, PermissionRefused.
+        """
+        for entry in os.scandir(self.path.joinpath(*names)):
+            below, folder = (*names, entry.name), entry.is_dir(follow_symlinks=False)
+            with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                if folder or entry.is_symlink():
+                    ownership.check_part(Path(entry.path), entry.stat(follow_symlinks=False), owner)
+                if folder and len(below) < _DEPTH and not ownership.is_meeting_place(below):
+                    self._check_parts(below, owner)
 
     def none_runs(self) -> Error:
         """What to raise when nobody answers for the directory: none runs, none could be made here, or none can run
@@ -334,7 +355,7 @@ class NodeDirectory:
         with contextlib.suppress(OSError):  # somebody uses one of them
             for path in made:
                 if path != self.path:
-                    os.rmdir(path)
+                    data_files.remove_folder(path)
 
     def _unmake(self) -> None:
         try:
@@ -345,11 +366,11 @@ class NodeDirectory:
             # of the directory that is locked, whatever its name leads to; node.json is made by nobody meanwhile
             if (found := set(os.listdir(self.descriptor))) <= _OURS:
                 for name in found - {LOG}:
-                    os.unlink(name, dir_fd=self.descriptor)
+                    data_files.unlink(name, folder=self.descriptor)
                 if LOG in found:
-                    shutil.rmtree(LOG, dir_fd=self.descriptor)
+                    data_files.remove_tree(LOG, folder=self.descriptor)
                 if self._place_now() == place_of(self.descriptor):
-                    os.rmdir(self.path)  # not if somebody has put something into it since
+                    data_files.remove_folder(self.path)  # not if somebody has put something into it since
         except OSError:  # it stays: the error of the start is what matters
             pass
         finally:
@@ -400,9 +421,9 @@ class NodeDirectory:
         said = f"{os.getpid()}\nPID namespace {here.pid}\nIPC namespace {here.ipc}\n"
         said += f"time namespace {here.time}\n/dev/shm {here.shm}\n"
         try:  # in place: who takes over a node on a full disk needs no space for it
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            text = os.open(LOCK, flags, access.file_mode(), dir_fd=directory)
+            text = data_files.open(LOCK, os.O_RDWR | os.O_CREAT, access.object_mode(), folder=directory)
             try:
+                access.let_in(text, access.object_mode())  # members take locks of its bytes (subscription_owner.py)
                 atomic_file.write_all(text, said.encode(), 0)
                 os.ftruncate(text, len(said))
             finally:
@@ -459,7 +480,7 @@ class NodeDirectory:
 
     def _lock_text(self) -> list[str]:
         try:
-            return (self.path / LOCK).read_text("utf-8", "replace").splitlines()
+            return data_files.read(self.path / LOCK).decode("utf-8", "replace").splitlines()
         except OSError:
             return []
 
@@ -503,7 +524,7 @@ class NodeDirectory:
         path = self.path / NODE
         advice = f"a node cannot start without it: restore {NODE} from a backup of {self.path}"
         try:
-            content = path.read_bytes()
+            content = data_files.read(path)
         except (FileNotFoundError, NotADirectoryError):
             raise self._not_made() from None
         except IsADirectoryError:
@@ -590,7 +611,7 @@ class NodeDirectory:
     def read_launch(self) -> Launch:
         """How the last supervisor was started; the defaults when that is not known."""
         try:
-            return msgspec.json.decode((self.path / LAUNCH).read_bytes(), type=Launch)
+            return msgspec.json.decode(data_files.read(self.path / LAUNCH), type=Launch)
         except (OSError, msgspec.MsgspecError):
             return Launch()
 

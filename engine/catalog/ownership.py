@@ -1,7 +1,7 @@
 """Whose a data directory is, and who may use its node: its owner, and the members of the group that he lets in.
 
     owner                    everything; only he starts, stops and repairs
-    members of its group     attach, publish, consume, declare (setting `group`)
+    members of its group     attach, publish, consume, declare (setting `group`); read the files, and change none
     root                     reads (`status`, `check`); all else he does as the owner: what he made would not be theirs
     others                   nothing
 
@@ -23,21 +23,22 @@ from pathlib import Path
 
 from warren.engine.errors import PermissionRefused, StoreError, UsageError
 from warren.engine.kernel.atomic_file import explain
+from warren.engine.kernel.data_files import user
+from warren.engine.kernel.paths import LARGE, QUEUES, TRANSACTIONS
 from warren.engine.saying import command, in_a_program, shown
 from warren.ipc import access
 from warren.ipc.access import ALONE
+from warren.ipc.doorbells import FOLDER as DOORBELLS
 
 #: names of a group that are shown when another one was meant
 GROUPS_SHOWN = 8
+#: mode of a directory whose group is being changed: its owner's alone, and told from one that is private throughout
+_CHANGING = 0o1700
+#: folders in which members make something, too; files whose locks they take; files that are not for them
+_MEETING = {(DOORBELLS,), (TRANSACTIONS,)}
+_LOCKS = {("lock",)}
+_PRIVATE = {("users.json",), ("users.lock",), ("amqp.shared",)}
 _HIDES = ("hidepid=1", "hidepid=2", "hidepid=4", "hidepid=noaccess", "hidepid=invisible", "hidepid=ptraceable")
-
-
-def user(uid: int) -> str:
-    """A user for people: user alice (1000)."""
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
-    except KeyError:
-        return f"user {uid}"
 
 
 def group_text(gid: int) -> str:
@@ -154,8 +155,8 @@ def _visible(path: Path) -> tuple[Path, os.stat_result]:
 
 
 def _group_of(found: os.stat_result) -> int:
-    """The group that may use a directory; ALONE: none."""
-    return found.st_gid if found.st_mode & 0o070 == 0o070 else ALONE
+    """The group that may use a directory (0o2750; 0o2770 of an older Warren); ALONE: none."""
+    return found.st_gid if found.st_mode & 0o070 == 0o070 or found.st_mode & 0o2050 == 0o2050 else ALONE
 
 
 def _whose(path: Path, uid: int) -> str:
@@ -228,39 +229,92 @@ def _check_visible(mine: set[int]) -> None:
 
 def give(path: Path) -> None:
     """Directory and files get group and modes as `share` said. The holder of the lock does this while no node runs;
-    when it was cut short it is done again. Raises PermissionRefused, StoreError.
+    when it was cut short it is done again. Raises PermissionRefused, UsageError (a link), StoreError.
+
+    From the root to the leaves, and nobody else comes in meanwhile: what was looked at stays as it was seen, also in a
+    directory of an older Warren, whose folders the members could write.
     """
     gid = access.group()
     try:
-        found = os.stat(path)
-        if gid == ALONE and not found.st_mode & 0o077:
-            return
-        if gid == found.st_gid and stat.S_IMODE(found.st_mode) == access.directory_mode():
-            return
-        for folder, _folders, files in os.walk(path, topdown=False, onerror=_raise):  # the directory itself is the last
-            for name in files:
-                _give(os.path.join(folder, name), gid)
-            _give(folder, gid)
+        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(root)
+            if gid == ALONE and not found.st_mode & (0o077 | _CHANGING):
+                return
+            if gid == found.st_gid and stat.S_IMODE(found.st_mode) == access.directory_mode():
+                return
+            os.fchmod(root, _CHANGING)
+            _Gift(path, found.st_uid, gid).folder(root, ())
+            _set(root, gid, access.directory_mode())
+        finally:
+            os.close(root)
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         whom = f"let the group {group_text(gid)} in" if gid != ALONE else "make it private"
         raise explain(error, f"cannot {whom}: {error.filename or path}") from error
 
 
-def _raise(error: OSError) -> None:
-    raise error
+class _Gift:
+    """Gives what is in a directory to a group, or takes it back."""
+
+    def __init__(self, path: Path, owner: int, gid: int) -> None:
+        self._path = path
+        self._owner = owner
+        self._gid = gid
+
+    def folder(self, folder: int, above: tuple[str, ...]) -> None:
+        """All that is in an open folder, which has its mode; `above`: its name, and those of the folders above it."""
+        for name in os.listdir(folder):
+            names = (*above, name)
+            itself = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                found = os.fstat(itself)
+                if is_meeting_place(above) and (found.st_uid != self._owner or stat.S_ISLNK(found.st_mode)):
+                    continue  # a member's own
+                check_part(Path(self._path, *names), found, self._owner)
+                _set(itself, self._gid, _mode_of(names, found.st_mode))
+                if stat.S_ISDIR(found.st_mode):
+                    below = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=itself)
+                    try:
+                        self.folder(below, names)
+                    finally:
+                        os.close(below)
+            finally:
+                os.close(itself)
 
 
-def _give(path: str, gid: int) -> None:
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if stat.S_ISLNK(found.st_mode):
-            return
-        mode = access.directory_mode() if stat.S_ISDIR(found.st_mode) else access.file_mode()
-        itself = f"/proc/self/fd/{descriptor}"  # whatever has its name meanwhile
-        if gid not in (ALONE, found.st_gid):
-            os.chown(itself, -1, gid)
-        if stat.S_IMODE(found.st_mode) != mode or gid not in (ALONE, found.st_gid):
-            os.chmod(itself, mode)
-    finally:
-        os.close(descriptor)
+def check_part(path: Path, found: os.stat_result, owner: int) -> None:
+    """Whether what lies below a directory of this owner is his, and no link. Raises UsageError, PermissionRefused."""
+    if stat.S_ISLNK(found.st_mode):
+        raise UsageError(
+            f"{path} is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away"
+        )
+    if found.st_uid != owner:
+        raise PermissionRefused(
+            f"{path} belongs to {user(found.st_uid)}, and the directory that it lies in to {user(owner)}: move it "
+            f"away, or give it to that user (sudo chown -h {owner} {path})"
+        )
+
+
+def is_meeting_place(names: tuple[str, ...]) -> bool:
+    """Whether a folder, by the names that lead to it, is one in which members make something, too."""
+    return names in _MEETING or (len(names) == 3 and names[0] == QUEUES and names[2] == LARGE)
+
+
+def _mode_of(names: tuple[str, ...], mode: int) -> int:
+    if stat.S_ISDIR(mode):
+        return access.meeting_mode() if is_meeting_place(names) else access.directory_mode()
+    if names in _PRIVATE:
+        return access.PRIVATE
+    return access.object_mode() if names in _LOCKS or stat.S_ISSOCK(mode) else access.file_mode()
+
+
+def _set(descriptor: int, gid: int, mode: int) -> None:
+    """Group and mode of what is open here, whatever has its name meanwhile."""
+    found = os.fstat(descriptor)
+    itself = f"/proc/self/fd/{descriptor}"
+    if gid not in (ALONE, found.st_gid):
+        os.chown(itself, -1, gid)
+    if stat.S_IMODE(found.st_mode) != mode or gid not in (ALONE, found.st_gid):
+        os.chmod(itself, mode)

@@ -6,6 +6,7 @@
  * that drains a backlog reads neighbours.
  */
 #include "client/bodies.h"
+#include "kernel/data_files.h"
 #include "kernel/delivery.h"
 #include "kernel/log.h"
 #include "kernel/read.h"
@@ -65,7 +66,7 @@ static int open_file(wr_bodies *bodies, wr_body_file *file, const char **reason)
                                                                    : bodies->journal_fd[file->server];
     if (folder < 0) return ENOENT;
     snprintf(name, sizeof name, segment ? "%llu.dat" : "%llu.jnl", (unsigned long long)file->file);
-    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = wr_data_open(folder, name, O_RDONLY, 0);
     if (fd < 0) return errno;
     uint8_t header[WR_FILE_HEADER_BYTES];
     int error = read_all(fd, header, sizeof header, 0);

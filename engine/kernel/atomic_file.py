@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warren.engine.errors import DiskFull, Error, PermissionRefused, StoreError, SyncFailed, SystemLimit
+from warren.engine.kernel import data_files
 from warren.ipc import access
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def write_all(descriptor: int, content: Buffer, at: int) -> None:
 
 def write_synced(path: Path, content: Buffer) -> None:
     """Make a file of `content`, synced; its name is not. Raises OSError; then it is not whole."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, access.file_mode())
+    descriptor = data_files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, access.file_mode())
     try:
         write_all(descriptor, content, 0)
         os.fsync(descriptor)
@@ -59,8 +59,9 @@ def replace(path: Path, content: bytes, mode: int | None = None) -> None:
     new = path.with_name(path.name + NEW_SUFFIX)
     syncing = False
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(new, flags, access.file_mode() if mode is None else mode)
+        data_files.unlink(new, missing_ok=True)  # of whomever it is
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = data_files.open(new, flags, access.file_mode() if mode is None else mode)
         try:
             write_all(descriptor, content, 0)
             syncing = True
@@ -68,28 +69,30 @@ def replace(path: Path, content: bytes, mode: int | None = None) -> None:
             syncing = False
         finally:
             os.close(descriptor)
-        os.rename(new, path)
+        data_files.rename(new, path)
         syncing = True
         sync_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.unlink(new)
+            data_files.unlink(new)
         raise explain(error, f"cannot write {path}", syncing=syncing) from error
 
 
 def sync_directory(path: Path) -> None:
     """Make the entries of a directory durable. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = data_files.open_folder(path)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def make_directories(path: Path) -> None:
+def make_directories(path: Path, mode: int | None = None) -> None:
     """Make a directory and what is missing above it, each durable in its parent before anything is put into
-    it. The lowest that exists is synced in its parent, too: it may be of a start that was cut short. Raises OSError.
+    it. The lowest that exists is synced in its parent, too: it may be of a start that was cut short. `mode`: of the
+    directory itself, other than what this process makes for others. Raises OSError.
     """
+    lowest = path
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -98,8 +101,7 @@ def make_directories(path: Path) -> None:
         sync_directory(path.parent)
     for made in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(made, access.directory_mode())
-            access.let_in(str(made))
+            data_files.make_folder(made, mode=mode if made == lowest else None)
         sync_directory(made.parent)
 
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from warren.engine import _core
 from warren.engine.errors import FormatVersionError
-from warren.engine.kernel import atomic_file, segment, unsynced
+from warren.engine.kernel import atomic_file, data_files, segment, unsynced
 from warren.engine.kernel.formats import FILES_HEADER, FILES_MAGIC, FILES_RECORD, FILES_VERSION
 
 REWRITE_FACTOR, REWRITE_MIN = 4, 4096  #: so many records of a file on average, and in all, before the list is rewritten
@@ -136,7 +136,7 @@ def _decode(content: bytes, node_id: int, owner: int) -> tuple[Listed, int, int]
 def read(path: Path, node_id: int, owner: int) -> Listed:
     """The list of a folder; nothing is changed. Raises FormatVersionError, StoreError."""
     try:
-        return _decode(path.read_bytes(), node_id, owner)[0]
+        return _decode(data_files.read(path), node_id, owner)[0]
     except FileNotFoundError:
         return Listed()
     except OSError as error:
@@ -159,7 +159,7 @@ class FileRegister:
         """Go on with the list that is there, and make it durable. Raises FormatVersionError, SyncFailed, StoreError."""
         with self._lock:
             try:
-                content = self.path.read_bytes()
+                content = data_files.read(self.path)
             except FileNotFoundError:
                 return Listed()
             except OSError as error:
@@ -216,7 +216,7 @@ class FileRegister:
         at = FILES_HEADER.size + self._records_n * FILES_RECORD.size
         syncing = False
         try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = data_files.open(self.path, os.O_WRONLY)
             try:
                 try:
                     atomic_file.write_all(fd, content, at)

@@ -1,6 +1,7 @@
 /* Messages in files of their own. Declared in kernel/large.h. */
 #define _GNU_SOURCE
 #include "kernel/large.h"
+#include "kernel/data_files.h"
 #include "kernel/frame.h"
 #include "kernel/read.h"
 #include <errno.h>
@@ -48,16 +49,17 @@ static int sync_of(int fd, bool data) {
  * meanwhile would go in its place. */
 static int make(int folder, const char *name, mode_t mode, int *fd) {
     for (;;) {
-        *fd = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
+        *fd = wr_data_open_anyones(folder, name, O_RDWR | O_CREAT, mode);
         if (*fd < 0) return errno;
         struct stat now;
         int error = 0;
         if (flock(*fd, LOCK_SH | LOCK_NB) || fstat(*fd, &now)) error = errno;
-        else if (now.st_nlink && now.st_size) error = EEXIST; /* a message's, or damage: it is not ours to write over */
+        else if (now.st_nlink && (now.st_size || now.st_nlink > 1 || now.st_uid != geteuid()))
+            error = EEXIST; /* a message's, damage, or another member's: it is not ours to write over */
         else if (now.st_nlink) {
             if (!fchmod(*fd, mode)) return 0; /* the umask is the program's */
             error = errno;
-            unlinkat(folder, name, 0);
+            wr_data_unlink(folder, name);
         }
         close(*fd);
         if (error && error != EINTR) return error;
@@ -108,13 +110,13 @@ int wr_large_write(int folder, const wr_large *m, bool sync, int *fd) {
     uint8_t *piece = malloc(PIECE);
     if (!piece) return ENOMEM;
     wr_large_name(m->id, name);
-    /* members of the node's group use it, too, if its folders say so */
-    int error = make(folder, name, of.st_mode & S_IWGRP ? 0660 : 0600, fd);
+    /* members of the node's group read it, if its folder is theirs, too */
+    int error = make(folder, name, of.st_mode & S_IWGRP ? 0640 : 0600, fd);
     if (!error) {
         error = fill(*fd, m, sync, piece);
         if (!error && sync) error = sync_of(folder, false);
         if (error) {
-            unlinkat(folder, name, 0);
+            wr_data_unlink(folder, name);
             close(*fd);
         }
     }
@@ -126,16 +128,16 @@ int wr_large_write(int folder, const wr_large *m, bool sync, int *fd) {
 int wr_large_link(int from, int to, const uint8_t id[16], bool sync) {
     char name[WR_LARGE_NAME_BYTES];
     wr_large_name(id, name);
-    if (linkat(from, name, to, name, 0)) return errno;
-    int error = sync ? sync_of(to, false) : 0;
-    if (error) unlinkat(to, name, 0);
+    int error = wr_data_link(from, to, name);
+    if (error || !sync) return error;
+    if ((error = sync_of(to, false))) wr_data_unlink(to, name);
     return error;
 }
 
 void wr_large_unlink(int folder, const uint8_t id[16]) {
     char name[WR_LARGE_NAME_BYTES];
     wr_large_name(id, name);
-    unlinkat(folder, name, 0);
+    wr_data_unlink(folder, name);
 }
 
 /* The head of an open file, and the metadata behind it, which is covered by the same checksum. */
@@ -187,7 +189,7 @@ static int open_of(int folder, const uint8_t id[16], int *fd) {
     char name[WR_LARGE_NAME_BYTES];
     if (folder < 0) return ENOENT;
     wr_large_name(id, name);
-    *fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    *fd = wr_data_open_anyones(folder, name, O_RDONLY, 0);
     return *fd < 0 ? errno : 0;
 }
 

@@ -13,6 +13,7 @@ STORES = "store"  #: the folder of both stores, in the data directory
 QUEUES = "queues"  #: the folder of those of the queue workers
 TOPICS = "topics"  #: the folder of the topic worker
 TRANSACTIONS = "transactions"  #: the folder of sinks
+LARGE = "large"  #: the folder of large messages, in that of a queue worker
 STORE_FOLDERS = {SERVER_STORE_PERSISTENT: "persistent", SERVER_STORE_TRANSIENT: "transient"}
 
 
@@ -102,4 +103,4 @@ class WorkerFolder:
     @property
     def large(self) -> Path:
         """Messages in files of their own (engine/kernel/large.h)."""
-        return self.path / "large"
+        return self.path / LARGE

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from warren.engine.errors import StoreError
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.ipc import access
 
 QUARANTINE = "quarantine"  #: folder of what does not belong among the files
@@ -63,7 +63,7 @@ def is_reported(folder: Path, entry: Entry) -> bool:
 def _tail(folder: Path, size: int) -> list[bytes]:
     """The last lines of a report, so many bytes at most."""
     try:
-        with open(folder / QUARANTINE / REPORT, "rb") as file:
+        with data_files.reading(folder / QUARANTINE / REPORT) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read(size).splitlines()
     except OSError:
@@ -99,7 +99,7 @@ def note(folder: Path, *new: Entry) -> bool:
     try:
         atomic_file.make_directories(place)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(place / REPORT, flags, access.file_mode())
+        fd = data_files.open(place / REPORT, flags, access.file_mode())
         try:
             size = os.fstat(fd).st_size
             if size > REPORT_BYTES_MAX:
@@ -131,7 +131,7 @@ def move(folder: Path, path: Path, reason: str, messages: int | None = None) -> 
         atomic_file.make_directories(folder / QUARANTINE)
         target = folder / QUARANTINE / free_name(folder, name.replace("/", "-"))
         note(folder, Entry(name, 0, size, reason, messages, size, target.name))
-        path.rename(target)
+        data_files.rename(path, target)
         for directory in dict.fromkeys((target.parent, path.parent, folder)):
             segment.sync_directory(directory)
     except (OSError, StoreError):

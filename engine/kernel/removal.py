@@ -15,6 +15,8 @@ import stat
 from pathlib import Path
 from types import TracebackType
 
+from warren.engine.kernel import data_files
+
 
 class Removal:
     """with Removal() as removal: removal.add(path); path.unlink(); sync_directory(path.parent); removal.give_back()"""
@@ -34,7 +36,7 @@ class Removal:
     def add(self, path: Path) -> None:
         """A file that is to go. One that cannot be opened goes as well; its space comes when nobody has it open."""
         with contextlib.suppress(OSError):
-            self._descriptors.append(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+            self._descriptors.append(data_files.open(path, os.O_WRONLY))
 
     def give_back(self) -> None:
         """Their names are gone for good."""

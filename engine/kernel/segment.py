@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, FORMAT_VERSION, FRAME_BYTES_MIN
 from warren.engine.kernel.frame import Scan, pad, scan
@@ -129,7 +129,7 @@ def sync_directory(directory: Path) -> None:
 def _open_direct(path: Path, page: mmap.mmap) -> int | None:
     """Open for O_DIRECT and write the header page so; None where the file system refuses one or the other."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        fd = data_files.open(path, os.O_WRONLY | os.O_DIRECT)
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
             return None
@@ -164,7 +164,7 @@ def _write_first(fd: int, path: Path, header: bytes) -> tuple[int, bool]:
 
 def _make(path: Path, header: bytes, size: int) -> tuple[int, bool]:
     """Make the unfinished file: all its space, its header, synced. Returns (descriptor, direct)."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file_mode())
+    fd = data_files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, access.file_mode())
     try:
         os.posix_fallocate(fd, 0, size)
         return _write_first(fd, path, header)
@@ -183,7 +183,7 @@ def _take_spare(spare: Path, size: int, header: bytes) -> tuple[int, bool] | Non
         found = spare.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_size != size or found.st_nlink != 1:
             raise OSError(errno.EINVAL, "no file of the right size")
-        fd = os.open(spare, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = data_files.open(spare, os.O_RDWR)
         try:
             return _write_first(fd, spare, header)
         except BaseException:
@@ -191,7 +191,7 @@ def _take_spare(spare: Path, size: int, header: bytes) -> tuple[int, bool] | Non
             raise
     except OSError:
         with contextlib.suppress(OSError):
-            spare.unlink(missing_ok=True)
+            data_files.unlink(spare, missing_ok=True)
         return None
 
 
@@ -227,7 +227,7 @@ def create(
     try:
         if path.exists():
             raise StoreError(f"{path} exists already: file numbers are never reused")
-        unfinished.unlink(missing_ok=True)
+        data_files.unlink(unfinished, missing_ok=True)
         made = None
         if spares:
             sync_directory(path.parent)
@@ -237,15 +237,15 @@ def create(
                 unfinished = spare
                 passed(CONSTANTS["CRASH_FILE_RECYCLED"])
         fd, direct = made if made is not None else _make(unfinished, header, size)
-        unfinished.rename(path)
+        data_files.rename(unfinished, path)
         sync_directory(path.parent)
     except BaseException as error:
         if fd >= 0:
             os.close(fd)
             with contextlib.suppress(OSError):  # the first error counts
-                path.unlink(missing_ok=True)
+                data_files.unlink(path, missing_ok=True)
         with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            data_files.unlink(unfinished, missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             raise explain(error, f"cannot make {path}") from error
         raise
@@ -254,7 +254,7 @@ def create(
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return again(lambda: os.open(path, flags | os.O_CLOEXEC))
+        return again(lambda: data_files.open(path, flags))
     except OSError as error:
         raise explain(error, f"cannot open {path}") from error
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.ipc.layout import PAGE_BYTES
 
 STEP_BYTES = 1 << 20
@@ -29,7 +29,7 @@ def write_again(path: Path, start: int = 0, end: int | None = None) -> int:
     """
     written, opened = 0, False
     try:
-        descriptor = segment.again(lambda: os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        descriptor = segment.again(lambda: data_files.open(path, os.O_RDWR))
         try:
             opened = True
             size = os.fstat(descriptor).st_size

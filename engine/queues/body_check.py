@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from warren.engine import _core
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import KIND_MESSAGE
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.large_files import ID_BYTES
@@ -106,7 +106,7 @@ def _look(folder: Folder, node_id: int, named: dict[bytes, QueueDeclaration]) ->
             for id, queue in named.items():
                 yield LargeFile(folder.large / id.hex(), queue, 0, "is missing: its message is lost")
             return
-        directory = os.open(folder.large, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = data_files.open_folder(folder.large)
         try:
             for id, queue in sorted(named.items()):
                 path = folder.large / id.hex()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.kernel import segment
+from warren.engine.kernel import data_files, segment
 from warren.engine.kernel.file_register import FileRegister, Key
 from warren.engine.kernel.formats import LISTED_DATA, LISTED_JOURNAL
 from warren.engine.queues.helpers import IndexKeeper, prepare
@@ -180,7 +180,7 @@ class Emptying:
         """Remove a file; one of the list leaves that first, and is gone for good. Raises StoreError, OSError."""
         if key is not None:
             self._list.note(gone=[key])
-        path.unlink(missing_ok=True)
+        data_files.unlink(path, missing_ok=True)
         if key is not None:
             segment.sync_directory(path.parent)
 

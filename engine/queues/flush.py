@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -103,7 +103,7 @@ def _link_bodies(
         if frame_bytes < needed and (each_once or _distinct_bytes(rows) < needed):
             return False
         try:
-            os.link(journal, path)
+            data_files.link(journal, path)
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EXDEV):
                 return False
@@ -130,7 +130,7 @@ def _copy_bodies(
     """The frames that are alive go into the data file. A new one is whole and synced before it has its name; one that
     is there has the journal's own header page, or gets it with the rest: its salt validates every frame."""
     journal, path = folder.journal_file(file), folder.data_file(file)
-    data = journal.read_bytes()
+    data = data_files.read(journal)
     offsets, first = np.unique(table["offset"][embedded], return_index=True)
     lengths = table["frame_length"][embedded][first].astype(np.int64)
     if int(offsets[-1]) + int(lengths[-1]) > len(data):
@@ -146,7 +146,7 @@ def _copy_bodies(
     if found == header:
         _append(path, frames, start, reached)
     else:
-        before = path.read_bytes()[FILE_HEADER_BYTES:] if found else b""
+        before = data_files.read(path)[FILE_HEADER_BYTES:] if found else b""
         _make_whole(path, header + before + frames, reached)
     segment.sync_directory(folder.segments)
     table["offset"][embedded] = places[np.searchsorted(offsets, table["offset"][embedded])]
@@ -154,7 +154,7 @@ def _copy_bodies(
 
 def _append(path: Path, frames: bytes, start: int, reached: Reached) -> None:
     """Nothing names these bytes before they are synced, so a failure leaves what was there; it gives the space back."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = data_files.open(path, os.O_WRONLY)
     try:
         try:
             atomic_file.write_all(fd, frames, start)
@@ -171,7 +171,7 @@ def _append(path: Path, frames: bytes, start: int, reached: Reached) -> None:
 def _make_whole(path: Path, content: bytes, reached: Reached) -> None:
     """A file has all its bytes, synced, when it gets its name. What a failure leaves has no name that counts."""
     unfinished = segment.unfinished_path(path)
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, access.file_mode())
+    fd = data_files.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, access.file_mode())
     try:
         try:
             atomic_file.write_all(fd, content, 0)
@@ -179,16 +179,16 @@ def _make_whole(path: Path, content: bytes, reached: Reached) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(unfinished, path)
+        data_files.rename(unfinished, path)
     except OSError:
         with contextlib.suppress(OSError):  # it is full of what found no room; the next start removes it, too
-            unfinished.unlink(missing_ok=True)
+            data_files.unlink(unfinished, missing_ok=True)
         raise
 
 
 def _open_segment(path: Path, node_id: int, server: int, number: int) -> tuple[int, int]:
     """(descriptor, salt) of a segment file; FileNotFoundError when it is not there."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = data_files.open(path, os.O_RDWR)
     try:
         page = os.pread(fd, FILE_HEADER_BYTES, 0)
         header = segment.check_header(path, page, kind=FILE_SEGMENT, node_id=node_id, owner=server, file=number)
@@ -202,7 +202,7 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     """(descriptor, salt) of a new segment under its unfinished name; whoever renames it has synced it."""
     salt = secrets.randbits(64)
     unfinished = segment.unfinished_path(path)
-    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, access.file_mode())
+    fd = data_files.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, access.file_mode())
     try:
         os.posix_fallocate(fd, 0, segment_stamp.STAMP_AT + segment_stamp.STAMP_BYTES)
         page = _core.file_header_pack(FILE_SEGMENT, node_id, server, number, salt, time.time_ns())
@@ -210,7 +210,7 @@ def _new_segment(path: Path, node_id: int, server: int, number: int) -> tuple[in
     except BaseException:
         os.close(fd)
         with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            data_files.unlink(unfinished, missing_ok=True)
         raise
     return fd, salt
 
@@ -294,11 +294,11 @@ def _write_groups(
         for fd in fds:
             os.fdatasync(fd)
         for path in new:
-            os.rename(segment.unfinished_path(path), path)
+            data_files.rename(segment.unfinished_path(path), path)
     except OSError:
         for path in new:  # a full disk gets its space back; the next start removes what stays
             with contextlib.suppress(OSError):
-                segment.unfinished_path(path).unlink(missing_ok=True)
+                data_files.unlink(segment.unfinished_path(path), missing_ok=True)
         raise
     finally:
         for fd in fds:
@@ -340,7 +340,7 @@ def apply_acks(
         # Before they are zeroed: fewer entries than the list says are damage.
         files.note(changed, [(LISTED_INDEX, queue, number) for queue, number in emptied])
         for queue, number, slots, salt in work:
-            fd = os.open(folder.index_file(queue, number), os.O_RDWR | os.O_CLOEXEC)
+            fd = data_files.open(folder.index_file(queue, number), os.O_RDWR)
             try:
                 if salt is not None:
                     entry = _stamp(fd, files, queue, number, salt)
@@ -353,7 +353,7 @@ def apply_acks(
         files.note(changed)
         for queue, number in emptied:
             path = folder.index_file(queue, number)
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
             parents.add(path.parent)
             live.pop((queue, number), None)
         for parent in parents:
@@ -365,7 +365,7 @@ def apply_acks(
 def _left(path: Path, gone: NDArray[np.bool_]) -> tuple[int, int | None]:
     """How many entries of a segment are left when some have gone, and its salt, if its header page is whole. That is
     read off the file, so that a damaged entry is never taken for nothing."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = data_files.open(path, os.O_RDONLY)
     try:
         if gone.all():
             return 0, None

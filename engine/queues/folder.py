@@ -32,18 +32,20 @@ recover.salvaged. After each the next start finds every message once.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from warren.engine import _core
 from warren.engine.errors import CorruptRecord
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL, LISTED_TERMS
 from warren.engine.kernel.paths import WorkerFolder
+from warren.ipc import access
 
 #: called with the name of a crash point; tests kill the process there
 Reached = Callable[[str], None]
@@ -104,19 +106,38 @@ class Folder(WorkerFolder):
     def make(self) -> None:
         """Make the directories and empty the transient one. Raises PermissionRefused, DiskFull, StoreError."""
         try:
-            for path in (self.journal, self.transient, self.segments, self.large):
+            for path in (self.journal, self.transient, self.segments):
                 atomic_file.make_directories(path)
+            atomic_file.make_directories(self.large, access.meeting_mode())
             for entry in os.scandir(self.transient):
-                os.unlink(entry.path)
+                data_files.unlink(entry.path)
         except OSError as error:
             raise atomic_file.explain(error, f"cannot make the directories of {self.path}") from error
+
+
+def open_pages(
+    engine: _core.QueueEngine, folder: Folder, node_id: int, memory_bytes: int, *, spills: bool = True
+) -> None:
+    """Have rows paged out beyond memory_bytes. `spills`: those of transient messages, too. Raises OSError."""
+    with contextlib.ExitStack() as opened:
+        segments = data_files.open_folder(folder.segments)
+        opened.callback(os.close, segments)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        spill = (
+            data_files.open(folder.spill, flags, access.file_mode())
+            if spills
+            else os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        )
+        opened.callback(os.close, spill)
+        engine.open_pages(segments, spill, node_id, memory_bytes)
+        opened.pop_all()
 
 
 def read_subscriptions(folder: Folder) -> dict[int, int]:
     """Subscription queue → the queue whose claims it holds, also of subscriptions deleted since. Raises CorruptRecord,
     StoreError."""
     try:
-        return msgspec.json.decode(folder.subscriptions.read_bytes(), type=dict[int, int])
+        return msgspec.json.decode(data_files.read(folder.subscriptions), type=dict[int, int])
     except FileNotFoundError:
         return {}
     except msgspec.MsgspecError as error:
@@ -141,7 +162,7 @@ def remove_queue(folder: Folder, queue: int, live: dict[tuple[int, int], int], f
     files.note(gone=[(LISTED_TERMS, queue, 0), *((LISTED_INDEX, queue, number) for number in numbers)])
     for each in numbers:
         live.pop((queue, each), None)
-    shutil.rmtree(own, ignore_errors=True)
+    data_files.remove_tree(own, ignore_errors=True)
 
 
 def give_names_back(folder: Folder, wrong: Mapping[Key, int], entries: Mapping[Key, Entry]) -> dict[Key, Key]:
@@ -156,9 +177,9 @@ def give_names_back(folder: Folder, wrong: Mapping[Key, int], entries: Mapping[K
     for key, right in moves.items():
         path = folder.path_of(key)
         between[right] = path.with_name(path.name + ".swapped")
-        os.rename(path, between[right])
+        data_files.rename(path, between[right])
     for right, path in between.items():
-        os.rename(path, folder.path_of(right))
+        data_files.rename(path, folder.path_of(right))
     for directory in {folder.path_of(key).parent for pair in moves.items() for key in pair}:
         segment.sync_directory(directory)
     return {right: key for key, right in moves.items()}

@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import FILE_HEADER_BYTES
 from warren.engine.kernel.protocol import IMAGE
 from warren.engine.queues.folder import Folder
@@ -53,7 +53,7 @@ def salvage(buffer: memoryview, images_n: int, file_bytes: int, folder: Folder) 
             continue
         path = folder.journal_file(file)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = data_files.open(path, os.O_RDWR)
         except FileNotFoundError:
             continue
         try:
@@ -83,7 +83,7 @@ def held_files(buffer: memoryview, images_n: int, file_bytes: int, folder: Folde
     does not wait for the disk. Good until the journals begin."""
     held = {}
     for file, start, appended, _durable in _images(buffer, images_n, file_bytes):
-        with contextlib.suppress(FileNotFoundError), open(folder.journal_file(file), "rb", buffering=0) as disk:
+        with contextlib.suppress(FileNotFoundError), data_files.reading(folder.journal_file(file)) as disk:
             if disk.read(FILE_HEADER_BYTES) == buffer[start : start + FILE_HEADER_BYTES]:
                 held[file] = buffer[start : start + appended]
     return held

@@ -34,7 +34,7 @@ from logging import ERROR, WARNING
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.kernel import segment
+from warren.engine.kernel import data_files, segment
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.helpers import IndexKeeper
 from warren.engine.queues.options import Options
@@ -76,14 +76,19 @@ def link(source: Folder, target: Folder, id: bytes) -> None:
     old, new = source.large / id.hex(), target.large / id.hex()
     with contextlib.suppress(FileExistsError, FileNotFoundError):  # an attempt that was killed has made it
         try:
-            os.link(old, new)
+            data_files.link(old, new)
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EXDEV):
                 raise
             unfinished = segment.unfinished_path(new)
-            shutil.copyfile(old, unfinished)
+            data_files.unlink(unfinished, missing_ok=True)
+            with (
+                data_files.reading(old, anyones=True) as whole,
+                data_files.writing(unfinished, os.O_CREAT | os.O_EXCL) as copy,
+            ):
+                shutil.copyfileobj(whole, copy)
             segment.sync_file(unfinished)
-            os.rename(unfinished, new)
+            data_files.rename(unfinished, new)
 
 
 @dataclass
@@ -236,7 +241,7 @@ def _remove(folder: Folder, ids: Iterable[bytes]) -> list[bytes]:
     stay = []
     for id in ids:
         try:
-            os.unlink(folder.large / id.hex())
+            data_files.unlink(folder.large / id.hex())
         except FileNotFoundError:
             continue
         except OSError:
@@ -250,9 +255,13 @@ def _locked(folder: Folder, ids: Iterable[bytes]) -> tuple[list[_Suspect], bool]
     found, busy = [], False
     for id in ids:
         try:
-            descriptor = os.open(folder.large / id.hex(), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = data_files.open(folder.large / id.hex(), os.O_RDONLY, anyones=True)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):  # a member of the group put it there
+                continue
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -57,11 +57,10 @@ from warren.engine.queues.flush import (
     ROW,
     write_entries,
 )
-from warren.engine.queues.folder import Folder, Reached, nowhere, read_subscriptions
+from warren.engine.queues.folder import Folder, Reached, nowhere, open_pages, read_subscriptions
 from warren.engine.queues.large_files import link
 from warren.engine.queues.policy import give_policy
 from warren.engine.queues.terms import QueueTerms, write_queue_terms
-from warren.ipc import access
 from warren.ipc.layout import PAGE_BYTES, SERVER_WORKER_FIRST, SUPERBLOCK, SUPERBLOCK_BYTES
 
 BATCH_ROWS = 1 << 18
@@ -180,7 +179,7 @@ class Source:
         if not self.folder.journal.exists() or not self.folder.segments.exists():
             return []
         # there are no transient rows that would have to be written anywhere
-        engine.open_pages(self.folder.segments, os.devnull, self.node_id, self.memory_bytes)
+        open_pages(engine, self.folder, self.node_id, self.memory_bytes, spills=False)
         return recovery.look(engine, self.folder, self.node_id, self._server).damaged
 
     def unknown(self, ids_end: int) -> tuple[set[int], set[int]]:
@@ -203,7 +202,7 @@ class Source:
         with atomic_file.file_explained(f"cannot write to {target.folder.path}"):
             target.open()
             for path in segment.list_files(target.folder.segments, ".dat").unfinished:
-                path.unlink()  # of an attempt that was killed
+                data_files.unlink(path)  # of an attempt that was killed
             for old, new in ids.items():
                 self._write_queue(target, old, new)
             target.finish()
@@ -278,7 +277,7 @@ class _Target:
         for made in self._made:
             segment.sync_file(made.path)
         for made in self._made:
-            os.rename(made.path, self.folder.data_file(made.number))
+            data_files.rename(made.path, self.folder.data_file(made.number))
         segment.sync_directory(self.folder.segments)
         self.list.note({(LISTED_DATA, 0, made.number): Entry(made.salt, made.size) for made in self._made})
         self.reached("named")
@@ -289,7 +288,7 @@ class _Target:
         offsets = table["offset"][rows].astype(np.int64)
         lengths = table["frame_length"][rows].astype(np.int64)
         places = made.size + np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        with open(made.path, "r+b", buffering=0) as target, open(made.source, "rb", buffering=0) as source:
+        with data_files.writing(made.path) as target, data_files.reading(made.source) as source:
             place = made.size
             # neighbours in the old file are neighbours in the new one
             cuts = np.flatnonzero(offsets[1:] != offsets[:-1] + lengths[:-1]) + 1
@@ -313,7 +312,7 @@ class _Target:
             return found
         folder = self.source.folder
         path = folder.journal_file(file) if location == LOCATION_JOURNAL else folder.data_file(file)
-        with open(path, "rb") as old:
+        with data_files.reading(path) as old:
             page = old.read(FILE_HEADER_BYTES)
         owner = SERVER_WORKER_FIRST + self.source.worker
         header = segment.check_header(path, page, kind=FILE_JOURNAL, node_id=self.node_id, owner=owner, file=file)
@@ -321,8 +320,7 @@ class _Target:
         new = self.folder.data_file(number)
         new = segment.unfinished_path(new)
         page = _core.file_header_pack(FILE_JOURNAL, self.node_id, self.server, number, header.salt, time.time_ns())
-        with open(new, "wb", buffering=0) as target:
-            os.fchmod(target.fileno(), access.file_mode())
+        with data_files.writing(new, os.O_CREAT | os.O_TRUNC) as target:
             atomic_file.write_all(target.fileno(), page, 0)
         made = self._files[location, file] = _DataFile(number, new, path, header.salt)
         self._made.append(made)

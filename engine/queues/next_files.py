@@ -10,7 +10,7 @@ from logging import WARNING
 
 from warren.engine import _core
 from warren.engine.errors import StoreError, errno_of
-from warren.engine.kernel import low_disk, segment
+from warren.engine.kernel import data_files, low_disk, segment
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_JOURNAL
@@ -102,7 +102,7 @@ class NextFiles:
                 self._list.note({(LISTED_JOURNAL, 0, file): Entry(made.salt, o.file_bytes)})
             except StoreError:
                 os.close(made.fd)
-                path.unlink(missing_ok=True)  # its number is wanted again
+                data_files.unlink(path, missing_ok=True)  # its number is wanted again
                 raise
         low_disk.look(o.superblock, path.parent)
         return made

@@ -15,6 +15,7 @@
  * one in asks the system for those behind it.
  */
 #include "kernel/read.h"
+#include "kernel/data_files.h"
 #include "queues/levels.h"
 #include "queues/pages.h"
 #include "queues/registry.h"
@@ -37,19 +38,17 @@
 #define CHUNK_ENTRY_BYTES (WR_CHUNK_ROWS * WR_QUEUE_SEGMENT_ENTRY_SIZE)
 #define CHUNKS_A_SEGMENT (WR_SEGMENT_ENTRY_COUNT / WR_CHUNK_ROWS)
 
-int wr_pages_open(wr_queue_engine *e, const char *segments, const char *spill, uint64_t node_id, uint64_t memory_bytes) {
+int wr_pages_open(wr_queue_engine *e, int segments, int spill, uint64_t node_id, uint64_t memory_bytes) {
     if (!e->page_bytes && !(e->page_bytes = malloc(CHUNK_ENTRY_BYTES))) return ENOMEM;
-    int fd = open(segments, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return errno;
     if (e->segments_fd >= 0) close(e->segments_fd);
-    e->segments_fd = fd;
+    e->segments_fd = segments;
     wr_spill_close(&e->spill);
-    int error = wr_spill_open(&e->spill, spill, sizeof(wr_rows));
+    wr_spill_open(&e->spill, spill, sizeof(wr_rows));
     e->node_id = node_id;
     e->memory_bytes = e->rows_limit = memory_bytes;
     e->rate_ns = wr_now_ns();
-    if (!error) wr_pages_look(e, e->rate_ns);
-    return error;
+    wr_pages_look(e, e->rate_ns);
+    return 0;
 }
 
 /* ---- how many ---- */
@@ -197,7 +196,7 @@ static void read_all(const wr_queue *q, uint64_t segment, int fd, uint8_t *to, u
 static int open_segment(const wr_queue_engine *e, const wr_queue *q, uint64_t segment) {
     char name[64];
     snprintf(name, sizeof name, "%u/%llu.idx", q->id, (unsigned long long)segment);
-    return openat(e->segments_fd, name, O_RDONLY | O_CLOEXEC);
+    return wr_data_open(e->segments_fd, name, O_RDONLY, 0);
 }
 
 /* Ask for the chunks behind this one, in this segment and at the begin of the next. */

@@ -5,8 +5,9 @@
 #include "queues/queue.h"
 #include "queues/rows.h"
 
-/* Page out to, and in from, the folder of the segments and the spill file. 0 or an errno. */
-int wr_pages_open(wr_queue_engine *e, const char *segments, const char *spill, uint64_t node_id, uint64_t memory_bytes);
+/* Page out to, and in from, the folder of the segments and the spill file, which is empty. 0 or an errno; with 0 the descriptors are the
+ * engine's. */
+int wr_pages_open(wr_queue_engine *e, int segments, int spill, uint64_t node_id, uint64_t memory_bytes);
 /* the worker ends when the disk does not give them */
 wr_chunk *wr_page_back(wr_queue *q, uint64_t number, wr_chunk *chunk);
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from warren.engine.kernel import segment
+from warren.engine.kernel import data_files, segment
 
 
 def contents(paths: list[Path]) -> Generator[memoryview, None, None]:
@@ -17,7 +17,7 @@ def contents(paths: list[Path]) -> Generator[memoryview, None, None]:
     buffers = [memoryview(segment.scan_memory(*paths)) for _ in range(min(2, len(paths)))]
 
     def read(n: int) -> memoryview:
-        with open(paths[n], "rb", buffering=0) as file:
+        with data_files.reading(paths[n]) as file:
             view, got = buffers[n % 2], 0
             while got < len(view) and (more := file.readinto(view[got:])):
                 got += more

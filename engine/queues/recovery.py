@@ -16,7 +16,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CatalogCut, CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, file_register, quarantine, segment, unsynced
+from warren.engine.kernel import atomic_file, data_files, file_register, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -75,7 +75,7 @@ def recover(
     if found.damaged:  # behind a gap a queue says by itself how many are missing
         found.lost = max(found.lost, sum(engine.lost(queue) for queue in engine.queues()))
     if folder.terms.exists():
-        folder.terms.unlink()
+        data_files.unlink(folder.terms)
         segment.sync_directory(folder.path)
     if found.parts:
         quarantine.note(folder.path, *found.parts)
@@ -84,7 +84,7 @@ def recover(
     live = engine.data_files()
     listing = segment.list_files(folder.segments, ".dat")
     for path in listing.unfinished:
-        path.unlink(missing_ok=True)
+        data_files.unlink(path, missing_ok=True)
     unneeded = []
     for number, path in listing.files:
         found.next_file = max(found.next_file, number + 1)
@@ -98,7 +98,7 @@ def recover(
     for path in unneeded:
         # Behind damage nobody can say whether it is needed: who puts a lost index file back finds the bodies, too.
         if not found.damaged or quarantine.move(folder.path, path, "nothing that was found refers to it") is None:
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
     found.seconds = time.monotonic() - began
     return found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord
-from warren.engine.kernel import atomic_file, segment, unsynced
+from warren.engine.kernel import atomic_file, data_files, segment, unsynced
 from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
 from warren.engine.queues.folder import Folder
@@ -51,7 +51,7 @@ def read_journal(
     """
     listing = segment.list_files(folder.journal, ".jnl")
     for path in listing.unfinished if mend else ():
-        path.unlink(missing_ok=True)
+        data_files.unlink(path, missing_ok=True)
     found.strangers += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
     ends: dict[int, int] = {}
     tails: dict[int, Tail] = {}
@@ -81,7 +81,7 @@ def read_journal(
 def last_begun(files: list[tuple[int, Path]]) -> int:
     """Number of the newest file with a record; newer ones were prepared ahead. Only it may have a torn tail."""
     for number, path in reversed(files):
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), data_files.reading(path) as file:
             file.seek(FILE_HEADER_BYTES)
             if any(file.read(8)):
                 return number
@@ -118,7 +118,7 @@ class _Journal:
             end, frames, reason = self.engine.replay(data, self.number, salt, at)
             found.frames += frames
             if held and end < len(data):  # the image is not what was written: the file decides
-                data, held, at = memoryview(self.path.read_bytes()), False, end
+                data, held, at = memoryview(data_files.read(self.path)), False, end
                 continue
             if reason in ("end", "last") or not _any_bit(data[end:]):
                 break
@@ -209,7 +209,7 @@ def judge(tails: dict[int, Tail], found: Recovered) -> None:
 
 def synced_to(tail: Tail) -> int:
     """Up to where the records of a file were synced, as they say themselves."""
-    with open(tail.path, "rb") as file:
+    with data_files.reading(tail.path) as file:
         listed, _reason = _core.scan_list(0, tail.salt, file.read(tail.end))
     return min(max(listed.vouched, FILE_HEADER_BYTES), tail.end)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, FormatVersionError
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import Entry, Key
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -39,7 +39,7 @@ def load_segments(
             engine.declare(queue, True, True)  # deleted since; frames of the journal may still speak of it
         listing = segment.list_files(Path(entry.path), ".idx")
         for path in listing.unfinished if mend else ():
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
         segments += [(queue, number, path) for number, path in listing.files]
     wrong: dict[Key, int] = {}
     loader = _Segments(engine, folder, node_id, server, found, mend)
@@ -52,7 +52,7 @@ def load_segments(
         wrong.pop(key, None)
         there.add(key)
         path = folder.path_of(key)
-        loader.load(key[1], key[2], path, memoryview(path.read_bytes()))
+        loader.load(key[1], key[2], path, memoryview(data_files.read(path)))
     for key in wrong:
         path = folder.path_of(key)
         if path.exists():
@@ -158,7 +158,7 @@ class _Segments:
 
 def _lengthen(path: Path, stamp: bytes) -> None:
     """A segment that was cut gets its length again, durably. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = data_files.open(path, os.O_WRONLY)
     try:
         atomic_file.write_all(fd, stamp, segment_stamp.STAMP_AT)
         os.fsync(fd)

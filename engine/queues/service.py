@@ -31,6 +31,7 @@ from warren.engine.queues import control, recovery
 from warren.engine.queues.clients import Clients
 from warren.engine.queues.declared import DeclaredQueues
 from warren.engine.queues.emptying import Emptying
+from warren.engine.queues.folder import open_pages
 from warren.engine.queues.helpers import IndexKeeper
 from warren.engine.queues.large_files import LargeFiles
 from warren.engine.queues.losses import Losses
@@ -78,7 +79,7 @@ class QueueService:
         had_subscriptions = self.queues.load()
         if o.memory_bytes:
             try:
-                self.engine.open_pages(o.folder.segments, o.folder.spill, o.node_id, o.memory_bytes)
+                open_pages(self.engine, o.folder, o.node_id, o.memory_bytes)
             except OSError as error:
                 raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
         self.recovered = self._emptying.recovered = recovery.recover(

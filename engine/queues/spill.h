@@ -17,7 +17,7 @@ typedef struct {
     uint32_t free_n, free_size, slots_n;
 } wr_spill;
 
-int wr_spill_open(wr_spill *s, const char *path, uint64_t slot_bytes); /* 0 or an errno */
+void wr_spill_open(wr_spill *s, int fd, uint64_t slot_bytes); /* of an empty file, whose descriptor is its own now */
 void wr_spill_close(wr_spill *s);
 int wr_spill_put(wr_spill *s, const void *from, uint32_t *slot); /* 0, or an errno: nothing was taken */
 /* 0, or an errno; a file that was cut reads as zeros */

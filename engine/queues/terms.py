@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import FORMAT_VERSION, QUEUE_TERMS_MAGIC, SEAL, TERMS_MAGIC
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.recovered import Recovered
@@ -114,7 +114,7 @@ def encode(terms: Terms | QueueTerms) -> bytes:
 def _sealed(path: Path, magic: bytes) -> bytes | None:
     """The body of a sealed file; None: not there, or not whole."""
     try:
-        content = path.read_bytes()
+        content = data_files.read(path)
     except FileNotFoundError:
         return None
     except OSError as error:

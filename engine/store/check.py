@@ -29,7 +29,7 @@ from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, file_register, quarantine, segment, unsynced
+from warren.engine.kernel import atomic_file, data_files, file_register, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER, FILE_STORE, KIND_MESSAGE
 from warren.engine.saying import counted
@@ -245,7 +245,7 @@ class StoreCheck:
             with contextlib.suppress(
                 OSError, StoreError
             ):  # what cannot be read is said when the whole file is looked at
-                fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = data_files.open(file.path, os.O_RDONLY)
                 try:
                     head = os.pread(fd, 1 << 16, FILE_HEADER.size)
                 finally:
@@ -268,7 +268,7 @@ class StoreCheck:
         found, reason = _core.scan_list(file.number, file.salt, buffer[:length])
         listed: _core.FileList | str | None
         try:
-            data = list_path(self.folder, file.number).read_bytes()
+            data = data_files.read(list_path(self.folder, file.number))
         except OSError:
             listed = None
         else:
@@ -390,8 +390,8 @@ class StoreCheck:
         if any(found.problem or found.list_problem for found in before) or self._mended:
             mark = clean_mark.read(self.folder, self.node_id, self.owner)
             if mark is not None:
-                (self.folder / CLEAN).unlink(missing_ok=True)
-            (self.folder / FILES).unlink(missing_ok=True)  # files go and come
+                data_files.unlink(self.folder / CLEAN, missing_ok=True)
+            data_files.unlink(self.folder / FILES, missing_ok=True)  # files go and come
             segment.sync_directory(self.folder)
             self._repair_headers()
             restored = self._put_back()
@@ -429,7 +429,7 @@ class StoreCheck:
         restored: dict[Path, Found] = {}
         for target, own in moved:
             path = data_path(self.folder, own)
-            target.rename(path)
+            data_files.rename(target, path)
             segment.sync_directory(self.folder)
             self._did(f"{path}: was found under another name, and put back")
             header = segment.read_header(path, kind=FILE_STORE, node_id=self.node_id, owner=self.owner, file=own)
@@ -445,7 +445,7 @@ class StoreCheck:
             if number in self._headers:
                 continue
             if number == self._unused:
-                path.unlink()
+                data_files.unlink(path)
                 self._did(f"{path}: removed, it never had its header")
                 continue
             reason = next((found.damage[0].reason for found in self.found if found.path == path and found.damage), "")
@@ -456,7 +456,7 @@ class StoreCheck:
             if target is None:
                 raise StoreError(f"cannot move {path} to the quarantine: free some space and try again")
             with contextlib.suppress(FileNotFoundError):
-                beside.rename(target.with_name(target.name + LIST))
+                data_files.rename(beside, target.with_name(target.name + LIST))
             self._did(f"{path}: moved to {target}")
 
     def _note_missing(self, mark: clean_mark.CleanMark | None) -> None:
@@ -477,10 +477,12 @@ class StoreCheck:
                 continue
             if beside.exists():
                 self._quarantine()
-                beside.rename(self.folder / quarantine.QUARANTINE / quarantine.free_name(self.folder, beside.name))
+                data_files.rename(
+                    beside, self.folder / quarantine.QUARANTINE / quarantine.free_name(self.folder, beside.name)
+                )
             self._did(f"{self.folder / name}: is missing; written down in {quarantine.QUARANTINE}/{quarantine.REPORT}")
         for path in listing.unfinished:
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
             self._did(f"{path}: removed, it was half made")
         segment.sync_directory(self.folder)
 
@@ -529,10 +531,10 @@ class StoreCheck:
         name = quarantine.free_name(self.folder, file.path.name)
         aside = self.folder / quarantine.QUARANTINE / name
         with contextlib.suppress(OSError):  # a file system without links: it is moved at the end
-            os.link(file.path, aside)
+            data_files.link(file.path, aside)
         segment.sync_directory(aside.parent)
         atomic_file.replace(list_path(self.folder, number), listed.encode(self.node_id, self.owner))
-        unfinished.rename(path)
+        data_files.rename(unfinished, path)
         segment.sync_directory(self.folder)
         # From here on the new file stands for the damaged one.
         entries = [
@@ -542,8 +544,8 @@ class StoreCheck:
             for part in found.damage
         ]
         quarantine.note(self.folder, *entries)
-        list_path(self.folder, file.number).unlink(missing_ok=True)
-        file.path.unlink() if aside.exists() else file.path.rename(aside)
+        data_files.unlink(list_path(self.folder, file.number), missing_ok=True)
+        data_files.unlink(file.path) if aside.exists() else data_files.rename(file.path, aside)
         segment.sync_directory(self.folder)
         self._did(f"{file.path}: its {listed.messages} good messages are in {path.name}, the file is {aside}")
 
@@ -581,7 +583,7 @@ def _write(path: Path, data: memoryview, size: int) -> None:
     """Write a file of `size` bytes that begins with `data`, durably. Raises StoreError; no file is left then."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, access.file_mode())
+        fd = data_files.open(path, flags, access.file_mode())
         try:
             os.posix_fallocate(fd, 0, size)
             atomic_file.write_all(fd, data, 0)
@@ -589,5 +591,5 @@ def _write(path: Path, data: memoryview, size: int) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        path.unlink(missing_ok=True)
+        data_files.unlink(path, missing_ok=True)
         raise atomic_file.explain(error, f"cannot write {path}") from error

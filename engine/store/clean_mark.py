@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.store.folder import CLEAN
 
 MARK_VERSION = 2
@@ -36,7 +35,7 @@ def save(folder: Path, node_id: int, owner: int, next_file: int, files: Iterable
 def read(folder: Path, node_id: int, owner: int) -> CleanMark | None:
     """The clean mark, if it is whole and of this store."""
     try:
-        mark = msgspec.json.decode((folder / CLEAN).read_bytes(), type=CleanMark)
+        mark = msgspec.json.decode(data_files.read(folder / CLEAN), type=CleanMark)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     crc, mark.crc = mark.crc, 0
@@ -48,7 +47,7 @@ def read(folder: Path, node_id: int, owner: int) -> CleanMark | None:
 def forget(folder: Path) -> None:
     """Remove the mark, durably: from here on the directory counts as in use."""
     try:
-        os.unlink(folder / CLEAN)
+        data_files.unlink(folder / CLEAN)
     except FileNotFoundError:
         return
     except OSError as error:

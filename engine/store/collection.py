@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.kernel import segment
+from warren.engine.kernel import data_files, segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.removal import Removal
 from warren.engine.kernel.segment import unfinished_path
@@ -491,14 +491,16 @@ class GarbageCollection:
             unfinished_path(data), kind=FILE_STORE, node_id=node_id, owner=number, file=job.output
         )
         size = unfinished_path(data).stat().st_size
-        output = _core.decode_list(unfinished_path(contents).read_bytes(), node_id, number, job.output, job.salt, size)
+        output = _core.decode_list(
+            data_files.read(unfinished_path(contents)), node_id, number, job.output, job.salt, size
+        )
         if header.salt != job.salt or isinstance(output, str):
             raise Failed(f"the collector left another file than it was asked for ({output})")
         lost = unfinished_path(losses_path(self.folder, job.output))
         losses = read_losses(lost)
         # The file first, durably: without its list the next start reads it; a list without its file says that it is
         # missing.
-        unfinished_path(data).rename(data)
+        data_files.rename(unfinished_path(data), data)
         try:
             segment.sync_directory(self.folder)
         except StoreError as error:
@@ -509,11 +511,11 @@ class GarbageCollection:
             self._say(f"{data} is not listed: {error}; the next start lists it", WARNING)
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_LIST_RENAMED"])
         try:
-            unfinished_path(contents).rename(contents)
+            data_files.rename(unfinished_path(contents), contents)
         except OSError as error:
             self._say(f"{data} has no list: {error}; the next start reads it", WARNING)
         self.superblock.crash_point(CONSTANTS["CRASH_COLLECT_COMMITTED"])
-        lost.unlink(missing_ok=True)
+        data_files.unlink(lost, missing_ok=True)
         return lists, output, losses
 
     def _remove(self, files: Sequence[int], losses: list[Loss]) -> list[int]:
@@ -523,7 +525,7 @@ class GarbageCollection:
         try:
             self._around.forget(files)
             for file in files:
-                list_path(self.folder, file).unlink(missing_ok=True)
+                data_files.unlink(list_path(self.folder, file), missing_ok=True)
                 self.superblock.crash_point(CONSTANTS["CRASH_RETIRE_UNLINKED"])
             # A list without its file says that the file is missing: so the lists are gone for good before.
             segment.sync_directory(self.folder)
@@ -574,7 +576,7 @@ class _NotDurable(StoreError):
 def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise

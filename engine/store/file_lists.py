@@ -10,7 +10,7 @@ import bisect
 from pathlib import Path
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import KIND_MESSAGE, LIST_HEADER
 from warren.engine.store.folder import data_path, list_path
 
@@ -22,13 +22,13 @@ def write_list(folder: Path, node_id: int, owner: int, file_list: _core.FileList
     if data.exists():
         atomic_file.replace(path, file_list.encode(node_id, owner))
         if not data.exists():  # a list without a file means that the file is lost
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
 
 
 def read_list(folder: Path, node_id: int, owner: int, file: int, salt: int, file_bytes: int) -> _core.FileList | None:
     """The list of a file; None: it has none that is good."""
     try:
-        found = _core.decode_list(list_path(folder, file).read_bytes(), node_id, owner, file, salt, file_bytes)
+        found = _core.decode_list(data_files.read(list_path(folder, file)), node_id, owner, file, salt, file_bytes)
     except OSError:
         return None
     return None if isinstance(found, str) else found
@@ -37,7 +37,7 @@ def read_list(folder: Path, node_id: int, owner: int, file: int, salt: int, file
 def list_alone(path: Path, node_id: int, owner: int, file: int) -> _core.FileList | None:
     """A list by itself, whatever its file is: to say what was lost, or to mend it."""
     try:
-        data = path.read_bytes()
+        data = data_files.read(path)
     except OSError:
         return None
     if len(data) < LIST_HEADER.size:

@@ -28,7 +28,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.engine.kernel import atomic_file, file_register, segment
+from warren.engine.kernel import atomic_file, data_files, file_register, segment
 from warren.engine.kernel.formats import LISTED_STORE
 from warren.engine.kernel.quarantine import QUARANTINE
 from warren.engine.kernel.segment import unfinished_path
@@ -67,7 +67,7 @@ def remove_leftovers(folder: Path) -> int:
     found = 0
     for suffix in (DATA, LIST, LOST):
         for path in segment.list_files(folder, suffix).unfinished:
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
             found += 1
     return found
 
@@ -126,7 +126,7 @@ class Spares:
             if len(self._known()) >= most:
                 return False
             spare = path.with_suffix(SPARE)
-            path.rename(spare)
+            data_files.rename(path, spare)
             self._known().append(spare)
             return True
 
@@ -140,7 +140,7 @@ def recycle(path: Path, size: int, spares: Spares, most: int) -> bool:
     try:
         # Files of another size (a changed setting) are of no use.
         if path.stat().st_size != size or not spares.keep(path, most):
-            path.unlink()
+            data_files.unlink(path)
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -26,7 +26,7 @@ import posix_ipc
 from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.paths import STORE_FOLDERS
 from warren.engine.saying import counted
 from warren.engine.store import start_report
@@ -354,7 +354,7 @@ class StoreHost:
             os.close(made.fd)
             try:
                 store.forget([made.file])
-                data_path(store.folder, made.file).unlink(missing_ok=True)
+                data_files.unlink(data_path(store.folder, made.file), missing_ok=True)
             except StoreError as failure:
                 say(f"file {made.file} stays, and was never used: {failure}", WARNING)
             store.file_wanted = True

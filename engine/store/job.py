@@ -18,7 +18,7 @@ import msgspec
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, LIST_HEADER
 from warren.engine.store.folder import data_path, list_path
 
@@ -36,11 +36,11 @@ def open_source(folder: Path, node_id: int, owner: int, number: int) -> Source:
 
     Raises CorruptRecord (neither header nor list can be read), StoreError, OSError.
     """
-    fd = os.open(data_path(folder, number), os.O_RDONLY | os.O_CLOEXEC)
+    fd = data_files.open(data_path(folder, number), os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
         try:
-            stored = list_path(folder, number).read_bytes()
+            stored = data_files.read(list_path(folder, number))
         except OSError:
             stored = b""
         salt = _salt_of(fd, folder, node_id, owner, number, stored)
@@ -123,14 +123,14 @@ class Loss(NamedTuple):
 
 def write_losses(path: Path, losses: Sequence[tuple[bytes, int, int, int, str, int]]) -> None:
     """What a collection could not copy, beside its output; nothing when it copied all. Raises OSError."""
-    path.unlink(missing_ok=True)
+    data_files.unlink(path, missing_ok=True)
     if losses:
         atomic_file.write_synced(path, msgspec.msgpack.encode(losses))
 
 
 def read_losses(path: Path) -> list[Loss]:
     try:
-        stored = path.read_bytes()
+        stored = data_files.read(path)
     except FileNotFoundError:
         return []
     try:

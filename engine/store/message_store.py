@@ -15,7 +15,6 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from logging import WARNING
@@ -24,7 +23,7 @@ from pathlib import Path
 from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError
-from warren.engine.kernel import atomic_file, low_disk, quarantine, segment
+from warren.engine.kernel import atomic_file, data_files, low_disk, quarantine, segment
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.image_room import parts, sure
@@ -155,7 +154,7 @@ class MessageStore:
             region["index"].buffer,
             region["dense"].buffer,
         )
-        self.folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.folder_fd = data_files.open_folder(self.folder)
         self.core.set_folder(self.number, self.folder_fd)
 
     def _existing_extents(self) -> list[tuple[str, int]]:
@@ -309,7 +308,7 @@ class MessageStore:
         report = start_report.Report(next_file=max((number for number, _path in listing.files), default=-1) + 1)
         report.foreign = listing.foreign
         for path in [*(path for _number, path in listing.files), *listing.unfinished, *listing.lists.values()]:
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
         self._make_regions(0)
         self.core.finish(self.number)
         return report
@@ -317,7 +316,7 @@ class MessageStore:
     def save(self) -> None:
         """After the committer has ended: the lists that are missing, and last the clean mark. Raises StoreError."""
         if self.number == SERVER_STORE_TRANSIENT:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            data_files.remove_tree(self.folder, ignore_errors=True)
             return
         while (rolled := self.core.take_list(self.number)) is not None:
             self.write_list(rolled)
@@ -331,7 +330,7 @@ class MessageStore:
         unused = self.made - set(files)  # made ahead, and never written to
         self.forget(unused)
         for number in unused:
-            data_path(self.folder, number).unlink(missing_ok=True)
+            data_files.unlink(data_path(self.folder, number), missing_ok=True)
         missing = [n for n in files if not list_path(self.folder, n).exists()]
         if missing:
             say(f"{self.folder}: files {missing} have no list; the next start reads them", WARNING)
@@ -393,7 +392,7 @@ class MessageStore:
         except StoreError:
             os.close(made.fd)
             with contextlib.suppress(OSError):  # the first error counts
-                path.unlink(missing_ok=True)
+                data_files.unlink(path, missing_ok=True)
             raise
         self.superblock.crash_point(CONSTANTS["CRASH_FILE_MADE"])
         low_disk.look(self.superblock, self.folder)

@@ -1,5 +1,6 @@
 /* The few store files that are kept open for reading stored bodies (rule S12). */
 #include "store/open_files.h"
+#include "kernel/data_files.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ int wr_store_open_file(wr_store *store, uint64_t file) {
     if (store->folder < 0) return -1;
     char name[32];
     snprintf(name, sizeof name, "%llu.rdq", (unsigned long long)file);
-    int fd = openat(store->folder, name, O_RDONLY | O_CLOEXEC);
+    int fd = wr_data_open(store->folder, name, O_RDONLY, 0);
     if (fd < 0) return -1;
     uint32_t at = store->open_next++ % WR_STORE_OPEN_FILES;
     if (wr_file_some(store->open_files[at].file)) close(store->open_files[at].fd);

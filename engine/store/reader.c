@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "store/directory.h"
+#include "kernel/data_files.h"
 #include "store/index.h"
 #include "kernel/racy.h"
 #include "store/client.h"
@@ -265,7 +266,7 @@ static int open_file(wr_store_client *s, uint64_t file, bool wait, int *fd, uint
     wr_store_client_purge(s);
     char name[32];
     snprintf(name, sizeof name, "%llu.rdq", (unsigned long long)file);
-    int opened = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC);
+    int opened = wr_data_open(s->directory_fd, name, O_RDONLY, 0);
     if (opened < 0) return errno;
     uint8_t *page = malloc(WR_FILE_HEADER_BYTES);
     struct iovec all = {page, WR_FILE_HEADER_BYTES};

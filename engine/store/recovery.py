@@ -31,7 +31,7 @@ from typing import Protocol
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, LimitError, StoreError
-from warren.engine.kernel import atomic_file, quarantine, segment, unsynced
+from warren.engine.kernel import atomic_file, data_files, quarantine, segment, unsynced
 from warren.engine.kernel.file_register import Entry, FileRegister, Listed
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, FORMAT_VERSION, FRAME
 from warren.engine.kernel.protocol import PROTOCOL
@@ -115,7 +115,7 @@ class Recovery:
             quarantine.note(self.folder, quarantine.Entry(path.name, 0, len(page), "a flipped bit, repaired", 0))
         for number, path, reason in bad:
             if number == unused:
-                path.unlink(missing_ok=True)
+                data_files.unlink(path, missing_ok=True)
                 self.say(f"{path} never had its header, so it was never used: it is removed", WARNING)
             else:
                 self._set_aside(number, path, reason)
@@ -199,7 +199,7 @@ class Recovery:
         """Remove what killed processes left half made."""
         for path in [*listing.unfinished, *(self.folder / name for name in _STALE)]:
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+                data_files.unlink(path)
 
     def _set_aside(self, number: int, path: Path, reason: str, costs: bool = True) -> None:
         """A file that is not what its name says goes to the quarantine, and its list with it."""
@@ -218,7 +218,7 @@ class Recovery:
         self.report.unknown += costs and messages is None
         if target is not None and beside.exists():
             with contextlib.suppress(OSError):
-                beside.rename(target.with_name(target.name + LIST))
+                data_files.rename(beside, target.with_name(target.name + LIST))
         self._crash("START_QUARANTINED")
 
     def _miss(self, listing: Listing) -> None:
@@ -232,7 +232,7 @@ class Recovery:
             # A collection that was killed between the names of its list and of its file lost nothing.
             if listed is not None and f"{number}{DATA}{segment.UNFINISHED}" not in coming:
                 self._missing(number, listed.messages)
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
         for number in wanted(self._mark, self._listed):
             if number not in there and number not in listing.lists:
                 self._missing(number, None)
@@ -315,11 +315,11 @@ class Recovery:
         explained = atomic_file.file_explained(f"cannot remove files of {self.folder} that were collected")
         with explained, Removal() as removal:
             for file in files:
-                list_path(self.folder, file.number).unlink(missing_ok=True)
+                data_files.unlink(list_path(self.folder, file.number), missing_ok=True)
             segment.sync_directory(self.folder)  # a list without its file would say that the file is missing
             for file in files:
                 removal.add(file.path)
-                file.path.unlink(missing_ok=True)
+                data_files.unlink(file.path, missing_ok=True)
                 self._crash("START_SUPERSEDED")
             segment.sync_directory(self.folder)
             removal.give_back()

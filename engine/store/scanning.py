@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.ipc.layout import PAGE_BYTES
 
 Found = TypeVar("Found")
@@ -71,7 +71,7 @@ def read_file(path: Path, buffer: memoryview) -> tuple[int, list[tuple[int, int]
     """Read a file into a buffer: bytes, and the parts that the disk could not read. Raises StoreError."""
     unreadable: list[tuple[int, int]] = []
     try:
-        fd = segment.again(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = segment.again(lambda: data_files.open(path, os.O_RDONLY))
     except OSError as error:
         raise atomic_file.explain(error, f"cannot open {path}") from error
     try:

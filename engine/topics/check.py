@@ -22,7 +22,7 @@ from typing import Any
 
 from warren.engine import _core
 from warren.engine.config import Settings
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
 from warren.engine.topics import foreign, log_files
@@ -116,7 +116,7 @@ class TopicsCheck:
     def _opened(self) -> Iterator[tuple[int, bytes, bytes, int, int, int, int]]:
         """A place of the core: the folder, open, whose it is, and the sizes of its files."""
         settings = self._settings
-        root = os.open(self.folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = data_files.open_folder(self.folder.path)
         try:
             sizes = settings.consume_queue_entries, settings.index_slots, settings.index_entries
             yield root, *self._whose, settings.log_file_bytes, *sizes
@@ -388,7 +388,7 @@ class TopicsCheck:
         done = []
         with atomic_file.explained(f"cannot repair {self.folder.path}"):
             for path, (wanted, _what) in self._larger.items():
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                fd = data_files.open(path, os.O_RDWR)
                 try:
                     more = counted(os.fstat(fd).st_size - wanted, "byte")
                     os.ftruncate(fd, wanted)

@@ -1,6 +1,7 @@
 /* The checkpoint of the derived state. What it is: topics/checkpoint.h. */
 #define _GNU_SOURCE
 #include "topics/checkpoint.h"
+#include "kernel/data_files.h"
 #include "kernel/bytes.h"
 #include "kernel/frame.h"
 #include "kernel/read.h"
@@ -80,7 +81,7 @@ static void put_rest(uint8_t *to, const wr_checkpoint *c) {
 }
 
 static int write_file(int folder, const char *name, const uint8_t *bytes, uint64_t n) {
-    int fd = openat(folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, WR_FOLDER_FILE_MODE), error = 0;
+    int fd = wr_data_open(folder, name, O_WRONLY | O_CREAT | O_TRUNC, WR_FOLDER_FILE_MODE), error = 0;
     if (fd < 0) return errno;
     while (!error && n) {
         ssize_t done = write(fd, bytes, n);
@@ -105,8 +106,8 @@ int wr_checkpoint_write(int folder, const char *name, const wr_checkpoint *c) {
     wr_put32(bytes + HEAD(CRC), crc_of(bytes, n));
     int error = write_file(folder, new_name, bytes, n);
     free(bytes);
-    if (!error && renameat(folder, new_name, folder, name) != 0) error = errno;
-    if (error) unlinkat(folder, new_name, 0);
+    if (!error) error = wr_data_rename(folder, new_name, name);
+    if (error) wr_data_unlink(folder, new_name);
     return error ? error : wr_folder_sync(folder, ".");
 }
 
@@ -117,7 +118,7 @@ static uint8_t *read_file(int folder, const char *name, uint64_t *n, wr_checkpoi
     struct stat found;
     *kind = WR_CHECKPOINT_NONE;
     *error = 0;
-    int fd = wr_folder_open_file(folder, name, O_RDONLY);
+    int fd = wr_data_open(folder, name, O_RDONLY, 0);
     if (fd >= 0 || errno == EISDIR) *kind = WR_CHECKPOINT_DAMAGED;
     if (fd < 0) {
         *error = errno == ENOENT || errno == EISDIR ? 0 : errno;

@@ -23,7 +23,7 @@ from typing import Self
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.kernel import atomic_file, quarantine
+from warren.engine.kernel import atomic_file, data_files, quarantine
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted
 from warren.engine.topics import foreign
@@ -180,7 +180,7 @@ class CompactedCheck:
         if not file.path.is_file():
             return file
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = data_files.open(file.path, os.O_RDONLY)
         except FileNotFoundError:  # removed meanwhile
             return file
         file.there = True
@@ -229,7 +229,7 @@ class CompactedCheck:
         with self._made(new) as to:
             of = self._node, file.topic, file.queue, self._topics[file.topic][0]
             _core.compacted_empty(to, *of, file.minimum, time.time_ns() // 1_000_000)
-        new.rename(file.path)
+        data_files.rename(new, file.path)
         atomic_file.sync_directory(file.path.parent)
         return (
             f"{file.path}: {file.gap}; written down in {quarantine.QUARANTINE}/{quarantine.REPORT}; readers go on at "
@@ -240,7 +240,7 @@ class CompactedCheck:
     @contextlib.contextmanager
     def _made(new: Path) -> Iterator[int]:
         """A descriptor of an empty file."""
-        to = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, access.file_mode())
+        to = data_files.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, access.file_mode())
         try:
             yield to
         finally:
@@ -261,15 +261,15 @@ class CompactedCheck:
             aside = self._link(file)
         except BaseException:
             with contextlib.suppress(OSError):
-                new.unlink()
+                data_files.unlink(new)
             raise
-        new.rename(file.path)
+        data_files.rename(new, file.path)
         atomic_file.sync_directory(file.path.parent)
         return f"{file.path}: {file.places}; {file.cost}; the file is {aside}"
 
     def _write(self, file: _File, new: Path) -> None:
         name = self._topics[file.topic][0]
-        old = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        old = data_files.open(file.path, os.O_RDONLY)
         try:
             with self._made(new) as to:
                 made = time.time_ns() // 1_000_000
@@ -294,9 +294,9 @@ class CompactedCheck:
         entry = quarantine.Entry(self._name(file), 0, file.bytes, file.places, file.lost, file.bytes, aside.name)
         quarantine.note(self._folder.path, entry)
         try:
-            os.link(file.path, aside)
+            data_files.link(file.path, aside)
         except OSError:
-            file.path.rename(aside)
+            data_files.rename(file.path, aside)
         atomic_file.sync_directory(place)
         return aside
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
 from warren.engine.saying import Say, counted
 from warren.engine.topics import retention_rules
@@ -122,7 +121,7 @@ class Compaction(Looker):
             return
         for path in there:
             if path.name.isdecimal() and int(path.name) not in topics and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                data_files.remove_tree(path)
                 id = int(path.name)
                 self._known.discard(id)
                 for known in (self._files, self.ends, self._trouble.until, self._trouble.said):
@@ -139,7 +138,7 @@ class Compaction(Looker):
             if folder.is_dir():
                 for path in folder.glob(f"*{NEW_SUFFIX}"):
                     if path.is_file():
-                        path.unlink()
+                        data_files.unlink(path)
             for queue, row in enumerate(rows):
                 self._find_file(topic, queue, row)
             if folder.is_dir():
@@ -165,7 +164,7 @@ class Compaction(Looker):
             self._damaged(key, f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}")
             return
         if found is not None:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = data_files.open(path, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:
@@ -227,7 +226,7 @@ class Compaction(Looker):
                 atomic_file.make_directories(path.parent)
                 end, size, records, gone = self._write(due, path, new, closing)
             self._reached("compact.written")
-            os.rename(new, path)
+            data_files.rename(new, path)
             atomic_file.sync_directory(path.parent)
             self._reached("compact.renamed")
             found = look(path, self._node, *key)
@@ -236,7 +235,7 @@ class Compaction(Looker):
         except OSError as error:
             self._known.discard(topic.id)  # it may have its name, and not be durable: its files are looked at anew
             with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
+                data_files.unlink(new, missing_ok=True)
             self._failed(due, path, error)
             return
         self._files[key] = found
@@ -258,7 +257,7 @@ class Compaction(Looker):
         synced: int = self._on_loop(self._server.counters)["synced"]
 
         def opened(path: Path, flags: int) -> int:
-            fd = os.open(path, flags | os.O_CLOEXEC, access.file_mode())
+            fd = data_files.open(path, flags, access.file_mode())
             closing.callback(os.close, fd)
             return fd
 
@@ -270,7 +269,7 @@ class Compaction(Looker):
             except OSError as error:
                 raise OSError(errno.EUCLEAN, f"{path}: {error.strerror}") from error
         fd = opened(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
-        access.let_in(fd)
+        access.let_in(fd, access.file_mode())
         reader = retention_rules.reader_of(self._place, root, topic, self._node)
         closing.callback(reader.close)
         now, tombstone_ms = self._policy.clock.now_ms(), int(rates.tombstone_s * 1000)

@@ -1,14 +1,13 @@
 /* Folders of derived files. What they are: topics/folder.h. */
 #define _GNU_SOURCE
 #include "topics/folder.h"
+#include "kernel/data_files.h"
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define FOLDER_MODE 0770
@@ -21,28 +20,14 @@ int wr_folder_make(int root, const char *path) {
         end += strcspn(end, "/");
         memcpy(part, path, (size_t)(end - path));
         part[end - path] = 0;
-        if (mkdirat(root, part, FOLDER_MODE) != 0 && errno != EEXIST) return errno;
+        const int error = wr_data_make_folder(root, part, FOLDER_MODE);
+        if (error && error != EEXIST) return error;
     }
     return 0;
 }
 
-int wr_folder_open_file(int root, const char *path, int flags) {
-    struct stat found;
-    int fd = openat(root, path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error = 0;
-    if (fd < 0) {
-        if (errno == ELOOP || errno == ENXIO) errno = EISDIR;
-        return -1;
-    }
-    if (fstat(fd, &found) != 0) error = errno;
-    else if (!S_ISREG(found.st_mode)) error = EISDIR;
-    if (!error) return fd;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
 static int sync_one(int root, const char *path) {
-    int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
+    int fd = wr_data_open_folder(root, path), error = 0;
     if (fd < 0) return errno;
     while (fsync(fd) != 0 && !error)
         if (errno != EINTR) error = errno;
@@ -108,7 +93,7 @@ static int add(void *context, const char *name) {
 
 int wr_folder_read(int root, const char *path, uint32_t digits, wr_folder_list *list) {
     *list = (wr_folder_list){0};
-    int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = wr_data_open_folder(root, path);
     if (fd < 0) return errno == ENOENT ? 0 : errno;
     int error = wr_folder_each(fd, add, &(listing){.list = list, .digits = digits});
     if (!error && list->n) qsort(list->names, list->n, sizeof *list->names, compare);

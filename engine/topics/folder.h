@@ -14,10 +14,6 @@
 /* Make a folder and those above it, below root. 0 or an errno. */
 int wr_folder_make(int root, const char *path);
 
-/* Open a file that is there: its descriptor, or −1 with errno; EISDIR: what lies there is no file (a folder, a pipe, a link), which is not waited
- * for, nor followed. */
-int wr_folder_open_file(int root, const char *path, int flags);
-
 /* Sync a folder and those above it, root among them. 0 or an errno. */
 int wr_folder_sync(int root, const char *path);
 

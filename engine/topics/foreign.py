@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from warren.engine.errors import CorruptRecord
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import TopicsFolder
 
 DAMAGED = ".damaged"  #: behind the name of what was set aside
@@ -45,7 +45,7 @@ def read(path: Path) -> bytes:
     """All of a file. Raises OSError; EISDIR: it is none."""
     if instead(path):
         raise IsADirectoryError(errno.EISDIR, f"it is {instead(path)}, and no file", str(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = data_files.open(path, os.O_RDONLY)
     with open(descriptor, "rb") as file:
         return file.read()
 
@@ -57,7 +57,7 @@ def set_aside(path: Path) -> Path:
     while os.path.lexists(aside) and (instead(path) or instead(aside)):
         number += 1
         aside = path.with_name(f"{path.name}{DAMAGED}.{number}")
-    os.replace(path, aside)
+    data_files.rename(path, aside)
     atomic_file.sync_directory(path.parent)
     return aside
 

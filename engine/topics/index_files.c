@@ -1,6 +1,7 @@
 /* The writer of the key index's files. What it is: topics/index_files.h. */
 #define _GNU_SOURCE
 #include "topics/index_files.h"
+#include "kernel/data_files.h"
 #include "kernel/bytes.h"
 #include "kernel/read.h"
 #include "topics/folder.h"
@@ -86,8 +87,8 @@ static int path_of(const wr_index_files *f, char path[PATH_MAX], const char *nam
 static int remove_file(const wr_index_files *f, const char *name) {
     char path[PATH_MAX];
     int error = path_of(f, path, name);
-    if (!error && unlinkat(f->root, path, 0) != 0 && errno != ENOENT) error = errno;
-    return error;
+    if (!error) error = wr_data_unlink(f->root, path);
+    return error == ENOENT ? 0 : error;
 }
 
 /* ---- begin and end ---- */
@@ -179,7 +180,7 @@ static int open_read(const wr_index_files *f, const char *name, int *fd) {
     struct stat found;
     int error = path_of(f, path, name);
     if (error) return error;
-    if ((*fd = wr_folder_open_file(f->root, path, O_RDONLY)) < 0) return errno == ENOENT ? EUCLEAN : errno;
+    if ((*fd = wr_data_open(f->root, path, O_RDONLY, 0)) < 0) return errno == ENOENT ? EUCLEAN : errno;
     error = fstat(*fd, &found) != 0 ? errno : (uint64_t)found.st_size < f->bytes ? EUCLEAN : 0;
     if (error) close(*fd);
     return error;
@@ -281,7 +282,7 @@ static int give_name(wr_index_files *f, const char *name) {
     char from[PATH_MAX], to[PATH_MAX];
     int error = path_of(f, from, NEW);
     if (!error) error = path_of(f, to, name);
-    if (!error && renameat(f->root, from, f->root, to) != 0) error = errno;
+    if (!error) error = wr_data_rename(f->root, from, to);
     if (error) {
         close_newest(f);
         remove_file(f, NEW);

@@ -1,6 +1,7 @@
 /* Look-ups over the files of a key index. What they are: topics/index_reader.h. */
 #define _GNU_SOURCE
 #include "topics/index_reader.h"
+#include "kernel/data_files.h"
 #include "topics/folder.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -110,7 +111,7 @@ static int map_file(const wr_index_reader *r, mapped *file) {
         char path[PATH_MAX];
         int n = snprintf(path, sizeof path, "%s/%s", r->folder, file->name);
         if (n < 0 || n >= (int)sizeof path) return ENAMETOOLONG;
-        if ((file->fd = wr_folder_open_file(r->root, path, O_RDONLY)) < 0) return errno == EISDIR ? ESTALE : errno;
+        if ((file->fd = wr_data_open(r->root, path, O_RDONLY, 0)) < 0) return errno == EISDIR ? ESTALE : errno;
         if (fstat(file->fd, &found) != 0) return errno;
     }
     if ((uint64_t)found.st_size < r->bytes) return ESTALE;

@@ -1,6 +1,7 @@
 /* The entries of a key index. What it is: topics/index_walk.h. */
 #define _GNU_SOURCE
 #include "topics/index_walk.h"
+#include "kernel/data_files.h"
 #include "kernel/bytes.h"
 #include "kernel/read.h"
 #include <errno.h>
@@ -114,7 +115,7 @@ static int open_next(wr_index_walk *w) {
     w->name[WR_INDEX_NAME_DIGITS] = 0;
     int n = snprintf(path, sizeof path, "%s/%s", w->folder, w->name);
     if (n < 0 || n >= (int)sizeof path) return ENAMETOOLONG;
-    if ((w->fd = wr_folder_open_file(w->root, path, O_RDONLY)) < 0) {
+    if ((w->fd = wr_data_open(w->root, path, O_RDONLY, 0)) < 0) {
         if (errno != ENOENT && errno != EISDIR) return errno;
         if (errno == EISDIR) say(w, 0, "is no file");
         w->broken = true; /* it went meanwhile */

@@ -21,7 +21,7 @@ from typing import Any
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError, errno_of
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted
@@ -85,7 +85,7 @@ def sweep(folder: TopicsFolder) -> None:
     """Remove what was left unfinished. Raises StoreError."""
     with atomic_file.file_explained(f"cannot clear {folder.log}"):
         for path in folder.log.glob(f"*{segment.UNFINISHED}"):
-            path.unlink()
+            data_files.unlink(path)
 
 
 def named(node: bytes) -> str:
@@ -181,12 +181,12 @@ def make(folder: TopicsFolder, file_bytes: int, base: int) -> int:
     path = path_of(folder, base)
     new = segment.unfinished_path(path)
     with atomic_file.file_explained(f"cannot make {path}"):
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, access.file_mode())
+        fd = data_files.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, access.file_mode())
         try:
-            access.let_in(fd)
+            access.let_in(fd, access.file_mode())
             os.ftruncate(fd, file_bytes)
             os.fsync(fd)
-            os.rename(new, path)
+            data_files.rename(new, path)
             segment.sync_directory(folder.log)
         except BaseException:
             os.close(fd)
@@ -200,7 +200,7 @@ def first_or_made(folder: TopicsFolder, file_bytes: int, base: int, bases: list[
         return make(folder, file_bytes, base)
     path = path_of(folder, base)
     with atomic_file.file_explained(f"cannot open {path}"):
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return data_files.open(path, os.O_RDWR)
 
 
 class NextFiles:

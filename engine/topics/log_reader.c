@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "topics/log_reader.h"
+#include "kernel/data_files.h"
 #include "kernel/protocol.h"
 #include "kernel/read.h"
 #include "topics/log.h"
@@ -66,8 +67,7 @@ static int open_base(wr_log_reader *r, uint64_t base, int *fd) {
     }
     char path[64];
     snprintf(path, sizeof path, WR_LOG_FOLDER "/%020llu", (unsigned long long)base);
-    /* Not to wait for a writer, if somebody put a pipe there. */
-    *fd = openat(r->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    *fd = wr_data_open(r->root, path, O_RDONLY, 0);
     if (*fd < 0) return errno;
     close_file(r, oldest);
     r->files[oldest].fd = *fd;

@@ -1,6 +1,7 @@
 /* Files of the commit log, and the next commit. What it is: topics/log_search.h. */
 #define _GNU_SOURCE
 #include "topics/log_search.h"
+#include "kernel/data_files.h"
 #include "kernel/bytes.h"
 #include "topics/folder.h"
 #include "topics/record.h"
@@ -16,7 +17,7 @@
 int wr_log_open_file(int root, uint64_t base, bool writes) {
     char path[64];
     snprintf(path, sizeof path, "commitlog/%020llu", (unsigned long long)base);
-    int fd = wr_folder_open_file(root, path, writes ? O_RDWR : O_RDONLY);
+    int fd = wr_data_open(root, path, writes ? O_RDWR : O_RDONLY, 0);
     if (fd < 0) return errno == EISDIR ? -ENOENT : -errno; /* there is no such file */
     return fd;
 }

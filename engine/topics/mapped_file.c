@@ -1,6 +1,7 @@
 /* Mapped derived files. What they are: topics/mapped_file.h. */
 #define _GNU_SOURCE
 #include "topics/mapped_file.h"
+#include "kernel/data_files.h"
 #include "kernel/protocol.h"
 #include "topics/folder.h"
 #include <errno.h>
@@ -22,11 +23,10 @@ static int look(wr_mapped_file *file, int fd) {
 }
 
 int wr_mapped_open(wr_mapped_file *file, int root, const char *name, uint64_t bytes, bool *made) {
-    const int way = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     *file = (wr_mapped_file){.bytes = bytes};
-    int fd = wr_folder_open_file(root, name, O_RDWR);
+    int fd = wr_data_open(root, name, O_RDWR, 0);
     if (made) *made = fd < 0;
-    if (fd < 0 && errno == ENOENT && made) fd = openat(root, name, way | O_CREAT, WR_FOLDER_FILE_MODE);
+    if (fd < 0 && errno == ENOENT && made) fd = wr_data_open(root, name, O_RDWR | O_CREAT, WR_FOLDER_FILE_MODE);
     if (fd < 0) return errno;
     int error = look(file, fd);
     if (!error) {
@@ -47,7 +47,7 @@ void wr_mapped_close(wr_mapped_file *file) {
 
 int wr_mapped_have(const wr_mapped_file *file, int root, const char *name, uint64_t from, uint64_t to) {
     struct stat found;
-    int fd = openat(root, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int fd = wr_data_open(root, name, O_RDWR, 0);
     if (fd < 0) return errno == ENOENT ? ESTALE : errno;
     int error = fstat(fd, &found) != 0 ? errno : 0;
     if (!error && (found.st_dev != file->device || found.st_ino != file->inode || (uint64_t)found.st_size < file->bytes)) error = ESTALE;

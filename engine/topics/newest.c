@@ -1,6 +1,7 @@
 /* Declared in topics/newest.h. */
 #define _GNU_SOURCE
 #include "topics/newest.h"
+#include "kernel/data_files.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -26,9 +27,9 @@ static wr_message_kind open_file(wr_topic_reader *r, uint32_t queue, wr_compacte
     const char *wrong;
     snprintf(path, sizeof path, WR_NEWEST_FOLDER "/%u/%u", r->id, queue);
     /* whatever lies there: a pipe is not waited for, and nobody is led elsewhere */
-    const int fd = openat(r->place.root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = wr_data_open(r->place.root, path, O_RDONLY, 0);
     *error = fd < 0 ? errno : 0;
-    if (*error == ENOENT || *error == ENOTDIR || *error == ELOOP) {
+    if (*error == ENOENT || *error == ENOTDIR || *error == EISDIR || *error == EPERM) {
         *error = 0;
         return damaged(r, queue, 0, "no such file");
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.engine import _core
+from warren.engine.kernel import data_files
 
 
 class File(NamedTuple):
@@ -30,7 +31,7 @@ def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
     file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = data_files.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     except OSError as error:

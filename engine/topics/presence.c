@@ -1,6 +1,7 @@
 /* A quick look at derived files. What it is: topics/presence.h. */
 #define _GNU_SOURCE
 #include "topics/presence.h"
+#include "kernel/data_files.h"
 #include "kernel/bytes.h"
 #include "kernel/read.h"
 #include "topics/folder.h"
@@ -31,11 +32,12 @@ static void note(wr_presence *p, const char *file, const char *reason) {
 /* What is wrong with a file by its name and size; NULL: nothing, or *error. */
 static const char *look_at(const wr_presence *p, const char *path, uint64_t bytes, int *error) {
     struct stat found;
-    *error = 0;
-    if (fstatat(p->root, path, &found, AT_SYMLINK_NOFOLLOW) != 0) {
-        *error = errno == ENOENT || errno == ENOTDIR ? 0 : errno;
-        return *error ? NULL : "is missing";
+    *error = wr_data_stat(p->root, path, &found);
+    if (*error == ENOENT || *error == ENOTDIR) {
+        *error = 0;
+        return "is missing";
     }
+    if (*error) return NULL;
     if (!S_ISREG(found.st_mode)) return "is no file";
     return (uint64_t)found.st_size >= bytes ? NULL : "has another size: it was cut, or replaced"; /* of what lies behind it nothing is read */
 }
@@ -117,7 +119,7 @@ static int look_at_link(wr_presence *p, const char *folder, const wr_folder_list
     const char *wrong = look_at(p, path, wr_key_index_bytes(p->index_slots, p->index_entries), &error);
     if (error) return error;
     if (!wrong) {
-        int fd = openat(p->root, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        int fd = wr_data_open(p->root, path, O_RDONLY, 0);
         if (fd < 0) return errno;
         error = wr_read_all(fd, bytes, sizeof bytes, at);
         close(fd);

@@ -1,6 +1,7 @@
 /* Consume queues as files. What they are: topics/queue_files.h. */
 #define _GNU_SOURCE
 #include "topics/queue_files.h"
+#include "kernel/data_files.h"
 #include "kernel/protocol.h"
 #include "topics/folder.h"
 #include "topics/mapped_file.h"
@@ -198,8 +199,9 @@ int wr_queue_files_remove(wr_queue_files *f, uint64_t minimum, uint64_t *removed
         if (base + f->file_entries > minimum) break;
         if ((error = path_of(path, f->folder, base))) break;
         forget_file(f, base);
-        if (unlinkat(f->root, path, 0) == 0) ++*removed;
-        else if (errno != ENOENT) error = errno;
+        error = wr_data_unlink(f->root, path);
+        if (!error) ++*removed;
+        else if (error == ENOENT) error = 0;
     }
     wr_folder_list_free(&list);
     return error;
@@ -254,7 +256,7 @@ static int open_base(wr_queue_reader *r, uint64_t base) {
     wr_queue_reader_drop(r);
     int error = path_of(path, r->folder, base);
     if (error) return error;
-    r->fd = wr_folder_open_file(r->root, path, O_RDONLY);
+    r->fd = wr_data_open(r->root, path, O_RDONLY, 0);
     r->base = base;
     return r->fd < 0 && errno != ENOENT && errno != EISDIR && errno != ENOTDIR ? errno : 0;
 }

@@ -1,6 +1,7 @@
 /* Folders of consume queues. Declared in topics/queue_folders.h. */
 #define _GNU_SOURCE
 #include "topics/queue_folders.h"
+#include "kernel/data_files.h"
 #include "topics/folder.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@ int wr_queue_folder_empty(int root, const char *folder) {
     int error = wr_folder_read(root, folder, WR_FOLDER_NAME_MAX, &list);
     for (uint32_t i = 0; !error && i < list.n; i++) {
         if (snprintf(path, sizeof path, "%s/%s", folder, list.names[i]) >= (int)sizeof path) error = ENAMETOOLONG;
-        else if (unlinkat(root, path, 0) != 0 && errno != ENOENT) error = errno;
+        else if ((error = wr_data_unlink(root, path)) == ENOENT) error = 0;
     }
     wr_folder_list_free(&list);
     return error;
@@ -26,14 +27,14 @@ int wr_queue_folder_empty(int root, const char *folder) {
 
 /* A folder that is empty goes; one with somebody's files stays. */
 static int remove_folder(int root, const char *path) {
-    if (unlinkat(root, path, AT_REMOVEDIR) == 0) return 0;
-    return errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST ? 0 : errno;
+    const int error = wr_data_remove_folder(root, path);
+    return error == ENOENT || error == ENOTEMPTY || error == EEXIST ? 0 : error;
 }
 
 /* A path that is no folder has nothing in it. */
 static int each_in(int root, const char *path, int (*visit)(void *context, const char *name), void *context) {
-    int fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : errno;
+    int fd = wr_data_open_folder(root, path);
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     return wr_folder_each(fd, visit, context);
 }
 

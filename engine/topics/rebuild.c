@@ -1,6 +1,7 @@
 /* Derived files, made again. What it is: topics/rebuild.h. */
 #define _GNU_SOURCE
 #include "topics/rebuild.h"
+#include "kernel/data_files.h"
 #include "topics/folder.h"
 #include "topics/log_search.h"
 #include <errno.h>
@@ -52,8 +53,9 @@ static int make_again(wr_dispatch *dispatch, rebuilding *r, uint64_t log_file_by
 
 int wr_rebuild(const wr_dispatch_place *place, const wr_rebuild_options *options, wr_dispatch_counts *counts) {
     rebuilding r = {place->root, options};
-    if (unlinkat(place->root, CHECKPOINT, 0) != 0 && errno != ENOENT) return errno;
-    int error = wr_folder_sync(place->root, ".");
+    int error = wr_data_unlink(place->root, CHECKPOINT);
+    if (error && error != ENOENT) return error;
+    error = wr_folder_sync(place->root, ".");
     if (error) return error;
     wr_dispatch *dispatch = wr_dispatch_new(place);
     if (!dispatch) return ENOMEM;

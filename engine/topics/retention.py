@@ -27,7 +27,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.removal import Removal
 from warren.engine.saying import Say
@@ -346,7 +346,7 @@ class Retention(Looker):
         path = log_files.path_of(self.place.folder, base)
         with atomic_file.file_explained(f"cannot remove {path}"), Removal() as removal:
             removal.add(path)
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
             self._reached("retain.removed")
             segment.sync_directory(self.place.folder.log)
             removal.give_back()

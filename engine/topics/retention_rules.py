@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from warren.engine import _core
+from warren.engine.kernel import data_files
 from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
 from warren.engine.topics.declared import Declaration
 
@@ -82,7 +83,7 @@ class Rules:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._root = os.open(place.folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._root = data_files.open_folder(place.folder.path)
         self._reader: tuple[int, _core.TopicReader] | None = None
 
     def __enter__(self) -> Self:

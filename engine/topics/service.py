@@ -33,7 +33,7 @@ from typing import Any
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.kernel import atomic_file, ending
+from warren.engine.kernel import atomic_file, data_files, ending
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted, silent
@@ -336,7 +336,7 @@ class TopicService:
         if (found := foreign.explain(self.options.folder, error)) is not error:
             raise found
         if number != errno.EUCLEAN:  # a damaged key index: the start makes that alone anew
-            self.options.folder.checkpoint.unlink(missing_ok=True)  # its files are not what it says
+            data_files.unlink(self.options.folder.checkpoint, missing_ok=True)  # its files are not what it says
         raise StoreError(
             f"consume queues or key index in {self.options.folder.path} failed ({os.strerror(number)}): the worker "
             "starts again and makes them anew from the log"

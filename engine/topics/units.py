@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.topics.formats import CONSUME_QUEUE_UNIT, UNIT_EMPTY
 
 _UNIT = CONSUME_QUEUE_UNIT.size
@@ -28,7 +28,7 @@ def bytes_between(folder: Path, file_entries: int, first: int, end: int) -> int:
 def _sizes(path: Path, at: int, n: int) -> int:
     with atomic_file.explained(f"cannot read {path}"):
         try:
-            with path.open("rb") as file:
+            with data_files.reading(path) as file:
                 file.seek(at)
                 found = file.read(n)
         except FileNotFoundError:

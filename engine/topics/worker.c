@@ -1,6 +1,7 @@
 /* A topic worker. What it is: topics/worker.h. */
 #define _GNU_SOURCE
 #include "topics/worker.h"
+#include "kernel/data_files.h"
 #include "topics/confirm.h"
 #include "topics/links.h"
 #include "topics/log_search.h"
@@ -182,7 +183,7 @@ int wr_topic_worker_retain(wr_topic_worker *w, uint32_t id, const uint64_t *mini
 static int open_file(const wr_topic_worker *w, uint64_t base, int flags) {
     char path[64];
     snprintf(path, sizeof path, "commitlog/%020llu", (unsigned long long)base);
-    int fd = openat(w->o.folder, path, flags | O_CLOEXEC | O_NOFOLLOW);
+    int fd = wr_data_open(w->o.folder, path, flags, 0);
     return fd < 0 ? -errno : fd;
 }
 

@@ -11,7 +11,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from warren.engine.errors import Error, TimedOut
+from warren.engine.errors import Error, PermissionRefused, TimedOut
+from warren.engine.kernel import data_files
 from warren.engine.kernel.paths import TRANSACTIONS
 from warren.engine.saying import counted
 from warren.engine.transactions import state as states
@@ -116,6 +117,11 @@ def repair(directory: Path, node_id: int) -> list[str]:
     alive then. Returns what was done. What is damaged stays."""
     done = []
     for folder in sinks(directory):
+        try:
+            folder.check_mine()
+        except PermissionRefused as error:
+            done.append(f"{folder.path}: left as it is: {error}")
+            continue
         with contextlib.suppress(TimedOut), folder.locked(_LOCK_S):
             try:
                 state = states.load(folder, node_id)
@@ -124,6 +130,6 @@ def repair(directory: Path, node_id: int) -> list[str]:
             named = {part.name for part in state.pending.parts} if state is not None and state.pending else set()
             for _name, path in folder.parts():
                 if path.name not in named and not is_written(path):
-                    path.unlink()
+                    data_files.unlink(path)
                     done.append(f"{path}: removed, no commit names it")
     return done

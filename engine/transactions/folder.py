@@ -5,8 +5,10 @@
     DIR/transactions/<sink>/staged/    parts (parts.py): <owner>.<batch>.<partition>.<attempt>
     DIR/transactions/.gone-<random>    a sink that was forgotten; what a crash left of it goes with the next one
 
-The owner of a part is the query of a stream, or the id of a write that is no stream. Modes are those of the data
-directory: what a group may use, its members may write into.
+The owner of a part is the query of a stream, or the id of a write that is no stream.
+
+A sink is the user's who made it: in a node that is shared with a group each member makes sinks, as in /tmp, and others
+read them. So nobody writes into a folder that another one may change.
 """
 
 from __future__ import annotations
@@ -16,15 +18,14 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from warren.engine.errors import InvalidName, TimedOut
-from warren.engine.kernel import atomic_file
+from warren.engine.errors import InvalidName, PermissionRefused, TimedOut
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import TRANSACTIONS
 from warren.engine.saying import shown
 
@@ -97,24 +98,41 @@ class SinkFolder:
         return self.path / "staged"
 
     @property
+    def _shared(self) -> bool:
+        """Whether a group may use the data directory."""
+        return bool(os.stat(self.path.parent.parent).st_mode & 0o040)
+
+    @property
     def file_mode(self) -> int:
-        """As the data directory: for a group, too, or for its owner alone."""
-        return 0o600 | (0o060 if os.stat(self.path.parent.parent).st_mode & 0o020 else 0)
+        """As in the data directory: a group reads it, too, or its owner alone."""
+        return 0o640 if self._shared else 0o600
 
     def make(self) -> None:
         """Make it, durably, if it is not there. Raises StoreError and its kinds."""
+        mode = 0o2750 if self._shared else 0o700
         with atomic_file.file_explained(f"cannot make {self.path}"):
             for path in (self.path.parent, self.path, self.staged):
                 if not path.is_dir():
                     with contextlib.suppress(FileExistsError):
-                        path.mkdir(0o700)
-                        if self.file_mode & 0o060:
-                            path.chmod(0o2770)
+                        data_files.make_folder(path, mode=mode)
                 atomic_file.sync_directory(path.parent)  # also of one that a killed process made
+
+    def check_mine(self) -> None:
+        """Whether this user may write into it. Raises PermissionRefused, StoreError."""
+        with atomic_file.file_explained(f"cannot look at {self.path}"):
+            found = os.lstat(self.path)
+        if found.st_uid != os.geteuid():
+            raise PermissionRefused(
+                f"sink {self.name!r} belongs to {data_files.user(found.st_uid)}, and this process runs as "
+                f"{data_files.user(os.geteuid())}: run it as that user, or write with another sinkId"
+            )
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        """Alone with the sink. Raises TimedOut, StoreError (it is not there, among others)."""
+        """Alone with the sink. Raises TimedOut, PermissionRefused (another user's), StoreError (it is not there, among
+        others).
+        """
+        self.check_mine()
         deadline = time.monotonic() + timeout_s
         while (descriptor := self._lock()) < 0:
             if time.monotonic() >= deadline:
@@ -131,8 +149,7 @@ class SinkFolder:
     def _lock(self) -> int:
         """The descriptor that holds the lock, -1: others do."""
         with atomic_file.file_explained(f"cannot lock {self.lock}"):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self.lock, flags, self.file_mode)
+            descriptor = data_files.open(self.lock, os.O_RDWR | os.O_CREAT, self.file_mode, anyones=True)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), os.stat(self.lock)):  # else that sink was forgotten meanwhile
@@ -157,10 +174,12 @@ class SinkFolder:
         """The sink goes, in one step for who looks; what a crash leaves goes when the next one is removed."""
         gone = self.path.with_name(_GONE + secrets.token_hex(8))
         with atomic_file.file_explained(f"cannot remove {self.path}"):
-            self.path.rename(gone)
+            data_files.rename(self.path, gone)
             atomic_file.sync_directory(gone.parent)
             for path in gone.parent.glob(_GONE + "*"):
-                shutil.rmtree(path)
+                if path.lstat().st_uid != os.geteuid():
+                    continue  # a member's
+                data_files.remove_tree(path)
 
 
 def sinks(directory: Path) -> list[SinkFolder]:

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from warren.engine.errors import CorruptRecord, LimitError
-from warren.engine.kernel import atomic_file, frame
+from warren.engine.kernel import atomic_file, data_files, frame
 from warren.engine.kernel.formats import KIND_MESSAGE, PART_HEADER_BYTES, PART_MAGIC
 from warren.engine.saying import counted
 from warren.engine.transactions.folder import PartName, SinkFolder
@@ -105,9 +105,9 @@ class PartWriter:
         self._frames = 0
         self._buffer = bytearray(PART_MAGIC + self._salt.to_bytes(8, "big"))
         self._written = 0
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         with atomic_file.file_explained(f"cannot stage rows in {self.path}"):
-            self._descriptor = os.open(self.path, flags, folder.file_mode)
+            self._descriptor = data_files.open(self.path, flags, folder.file_mode)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def __enter__(self) -> PartWriter:
@@ -195,7 +195,7 @@ class PartWriter:
         os.close(self._descriptor)
         self._descriptor = -1
         with contextlib.suppress(OSError):  # then it is collected
-            self.path.unlink()
+            data_files.unlink(self.path)
 
 
 def _columns(held: _Held) -> tuple[Any, ...]:
@@ -211,7 +211,7 @@ class PartReader:
         self._part = part
         with atomic_file.file_explained(f"cannot read what was staged in {self.path}"):
             try:
-                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                descriptor = data_files.open(self.path, os.O_RDONLY, anyones=True)
             except FileNotFoundError:
                 raise self._corrupt(0, f"{part.bytes} bytes", "no file") from None
             try:
@@ -270,7 +270,7 @@ class PartReader:
 def is_written(path: Path) -> bool:
     """Whether a living task writes this part."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = data_files.open(path, os.O_RDONLY, anyones=True)
     except FileNotFoundError:
         return False
     try:

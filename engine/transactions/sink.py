@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from warren.engine.errors import Fenced, LimitError, StoreError, UsageError
+from warren.engine.kernel import data_files
 from warren.engine.saying import command, counted
 from warren.engine.transactions import state as states
 from warren.engine.transactions.folder import SinkFolder
@@ -385,4 +386,4 @@ def _named(state: State | None) -> set[str]:
 
 def _unlink(path: Path) -> None:
     with contextlib.suppress(OSError):  # then the next one removes it
-        path.unlink()
+        data_files.unlink(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import SINK_VERSION
 from warren.engine.transactions.folder import SinkFolder
 from warren.engine.transactions.parts import Destination, Part
@@ -110,7 +110,7 @@ def load(folder: SinkFolder, node_id: int | None) -> State | None:
     kinds.
     """
     try:
-        content = folder.state.read_bytes()
+        content = data_files.read(folder.state, anyones=True)
     except FileNotFoundError:
         return None
     except OSError as error:

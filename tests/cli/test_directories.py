@@ -15,6 +15,7 @@ import pytest
 
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.kernel import data_files
 from warren.workers.process.control import ControlClient
 
 from support.real_node import RealNode
@@ -142,14 +143,14 @@ def test_a_start_makes_again_what_a_refused_one_removes_above_it(
     """Two starts of new directories of the same new one: one is refused just when the other is on the way."""
     new, made = NodeDirectory(tmp_path / "a" / "new"), []
 
-    def removed(path: str | Path, mode: int) -> None:
-        if Path(path) == new.path and not made:
+    def removed(path: Path, *, mode: int | None = None) -> None:
+        if path == new.path and not made:
             (tmp_path / "a").rmdir()
             made.append(path)
-        mkdir(path, mode)
+        make(path, mode=mode)
 
-    mkdir = os.mkdir
-    monkeypatch.setattr(os, "mkdir", removed)
+    make = data_files.make_folder
+    monkeypatch.setattr(data_files, "make_folder", removed)
     new.make()
     assert made == [new.path]
     assert new.path.is_dir()

@@ -24,7 +24,7 @@ from warren.engine.errors import (
     SyncFailed,
     SystemLimit,
 )
-from warren.engine.kernel import atomic_file, frame, segment
+from warren.engine.kernel import atomic_file, data_files, frame, segment
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JOURNAL, FILE_STORE, KIND_MESSAGE
 from warren.engine.store.folder import Spares, list_files, recycle
 from warren.ipc.layout import CONSTANTS
@@ -101,10 +101,11 @@ def test_full_disk(small_disk: Path) -> None:
 
 
 def fail(name: str, error: int, after: int = 0) -> Callable[[pytest.MonkeyPatch], None]:
-    """Let os.<name> fail from its call number `after` on."""
+    """Let os.<name>, or the opening of a data file, fail from its call number `after` on."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        real = getattr(os, name)
+        place = data_files if name == "open" else os
+        real = getattr(place, name)
         calls = iter(range(1000))
 
         def call(*args: object) -> object:
@@ -112,7 +113,7 @@ def fail(name: str, error: int, after: int = 0) -> Callable[[pytest.MonkeyPatch]
                 raise OSError(error, os.strerror(error))
             return real(*args)
 
-        monkeypatch.setattr(os, name, call)
+        monkeypatch.setattr(place, name, call)
 
     return patch
 
@@ -185,7 +186,7 @@ def test_what_cannot_be_cleared_away_hides_no_error(
         raise OSError(errno.EIO, "refused", str(path))
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(Path, "unlink", refuse)
+        refusing.setattr(data_files, "unlink", refuse)
         with pytest.raises(StoreError, match=r"5\.rdq"):
             segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=spares)
         refusing.setattr(os, "fsync", refuse)
@@ -197,14 +198,14 @@ def test_what_cannot_be_cleared_away_hides_no_error(
 
 def test_file_system_without_direct_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused by open, or only by the first write: either way the file is there, buffered."""
-    real_open, real_pwrite = os.open, os.pwrite
+    real_open, real_pwrite = data_files.open, os.pwrite
 
     def refuse_open(path: Path, flags: int, *rest: int) -> int:
         if flags & os.O_DIRECT:
             raise OSError(errno.EINVAL, "no O_DIRECT here")
         return real_open(path, flags, *rest)
 
-    monkeypatch.setattr(os, "open", refuse_open)
+    monkeypatch.setattr(data_files, "open", refuse_open)
     made = segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE)
     os.close(made.fd)
     assert not made.direct
@@ -446,7 +447,7 @@ def test_a_kill_at_any_step_leaves_a_spare_or_an_empty_file(tmp_path: Path, vict
     """The directory is copied as it is at each call: what a kill there leaves. Never a file with old records."""
     spare(tmp_path, 3)
     image = tmp_path.with_name("image")
-    real = {"pwrite": os.pwrite, "fsync": os.fsync, "rename": Path.rename}[victim]
+    real = {"pwrite": os.pwrite, "fsync": os.fsync, "rename": data_files.rename}[victim]
     calls = iter(range(100))
 
     def call(*args: object) -> object:
@@ -455,7 +456,7 @@ def test_a_kill_at_any_step_leaves_a_spare_or_an_empty_file(tmp_path: Path, vict
         return real(*args)  # type: ignore[operator]
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Path if victim == "rename" else os, victim, call)
+        monkeypatch.setattr(data_files if victim == "rename" else os, victim, call)
         os.close(segment.create(tmp_path / "5.rdq", FILE_STORE, 77, 2, 5, SIZE, spares=Spares(tmp_path)).fd)
     if not image.exists():
         return  # fewer calls than that

@@ -216,7 +216,14 @@ static inline int rig_open_pages(rig *r, uint64_t memory_bytes) {
     snprintf(segments, sizeof segments, "%s/segments", r->shape.folder);
     snprintf(spill, sizeof spill, "%s/rows", r->shape.folder);
     mkdir(segments, 0700);
-    return wr_pages_open(r->engine, segments, spill, RIG_NODE, memory_bytes);
+    const int rows = open(spill, O_RDWR | O_CREAT | O_TRUNC, 0600), in = open(segments, O_RDONLY | O_DIRECTORY);
+    CHECK(rows >= 0 && in >= 0);
+    const int error = wr_pages_open(r->engine, in, rows, RIG_NODE, memory_bytes);
+    if (error) {
+        close(rows);
+        close(in);
+    }
+    return error;
 }
 
 /* What a flush does: a journal file's entries into segments of the folder, and the rows told. */

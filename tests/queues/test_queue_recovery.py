@@ -19,12 +19,11 @@ from typing import Any
 import pytest
 
 from warren.engine.errors import StoreError, SyncFailed
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, LISTED_JOURNAL, TERM
 from warren.engine.kernel.protocol import DELIVERY, PROTOCOL
 from warren.engine.queues import journal_images
-from warren.engine.queues.folder import Folder
 from warren.engine.queues.terms import read_terms
 from warren.ipc.layout import CONSTANTS, SUPERBLOCK
 
@@ -593,19 +592,19 @@ def test_a_journal_file_that_stays_keeps_those_behind_it(
             refuse()
         noted(files, there, gone)
 
-    def unlink(path: Path, missing_ok: bool = False) -> None:
+    def unlink(path: Path, *, missing_ok: bool = False) -> None:
         if step == "unlink" and path == oldest:
             refuse()
-        unlinked(path, missing_ok)
+        unlinked(path, missing_ok=missing_ok)
 
     def sync(path: Path) -> None:
         if step == "sync" and path == oldest.parent and threading.current_thread().name == "warren-index":
             refuse()
         synced(path)
 
-    noted, unlinked, synced = FileRegister.note, Path.unlink, segment.sync_directory
+    noted, unlinked, synced = FileRegister.note, data_files.unlink, segment.sync_directory
     monkeypatch.setattr(FileRegister, "note", note)
-    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(data_files, "unlink", unlink)
     monkeypatch.setattr(segment, "sync_directory", sync)
     worker = small.worker()
     producer, consumer = small.peer(worker), small.peer(worker)
@@ -640,15 +639,15 @@ def test_a_journal_file_that_stayed_goes_when_it_can(small: Node, monkeypatch: p
     oldest = small.folder.journal_file(0)
     left = 3
 
-    def unlink(path: Path, missing_ok: bool = False) -> None:
+    def unlink(path: Path, *, missing_ok: bool = False) -> None:
         nonlocal left
         if path == oldest and left:
             left -= 1
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path))
-        unlinked(path, missing_ok)
+        unlinked(path, missing_ok=missing_ok)
 
-    unlinked = Path.unlink
-    monkeypatch.setattr(Path, "unlink", unlink)
+    unlinked = data_files.unlink
+    monkeypatch.setattr(data_files, "unlink", unlink)
     worker = small.worker()
     producer = small.peer(worker)
     publish(worker, producer, 1, 2100, size=1500)
@@ -1208,7 +1207,11 @@ def test_a_spill_file_that_was_damaged_costs_a_chunk_and_is_reported(paging: Nod
 def test_a_disk_without_room_for_transient_rows_is_reported_and_costs_memory_only(
     paging: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Folder, "spill", Path("/dev/full"))
+    def opened(path: Path, *given: int, **named: bool) -> int:
+        return os.open("/dev/full", os.O_RDWR) if path == paging.folder.spill else opens(path, *given, **named)
+
+    opens = data_files.open
+    monkeypatch.setattr(data_files, "open", opened)
     worker = paging.worker()
     producer = paging.peer(worker)
     publish_transient(worker, producer, 3, 6_000)

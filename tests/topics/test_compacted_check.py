@@ -18,7 +18,7 @@ import pytest
 from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import StoreError
-from warren.engine.kernel import quarantine
+from warren.engine.kernel import data_files, quarantine
 from warren.engine.topics import bounds
 from warren.engine.topics.check import TopicsCheck
 from warren.engine.topics.compacted_check import CompactedCheck
@@ -536,9 +536,9 @@ def test_a_repair_that_was_ended_is_done_again(case: Case, how: str, monkeypatch
     case.flip(places_of(case.content)["block1"] + 50)
     damaged = case.path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(os if how == "link" else Path, how, ended)
+        patch.setattr(data_files, how, ended)
         if how == "link":
-            patch.setattr(Path, "rename", ended)
+            patch.setattr(data_files, "rename", ended)
         with pytest.raises((KeyboardInterrupt, StoreError)):
             case.repair()
     assert case.path.read_bytes() == damaged
@@ -559,7 +559,7 @@ def test_where_there_are_no_links_it_is_moved(case: Case, monkeypatch: pytest.Mo
     def refused(*_given: object) -> None:
         raise PermissionError(1, "no links here")
 
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(data_files, "link", refused)
     case.repair()
     assert (case.node.folder.path / "quarantine" / "compacted-7-0").read_bytes() == damaged
     assert problems(case.look()) == {}

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from warren.engine.errors import NodeNotRunning, PeerLost, PermissionRefused, TimedOut
+from warren.engine.kernel import data_files
 
 ASK_S = 5.0
 #: Unix sockets that a gateway hands out at once; the kernel takes 253 at most
@@ -84,7 +85,7 @@ def listeners_of(directory: Path, index: int, timeout: float) -> dict[str, tuple
 
 @contextlib.contextmanager
 def _connected(path: Path, timeout: float) -> Iterator[socket.socket]:
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = data_files.open_folder(path.parent)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             sock.settimeout(timeout)

@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 
 from warren.engine.amqp import spec
+from warren.engine.kernel import data_files
 from warren.engine.saying import readable
 from warren.workers.amqp.asking import ASK_S, LISTENERS_MAX, socket_path
 from warren.workers.amqp.faults import ConnectionFault
@@ -47,7 +48,7 @@ async def serve(gateway: House) -> asyncio.Server:
     """Answer from now on. Raises UsageError."""
     path = socket_path(gateway.path, gateway.index)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # of the one before: the role is this process's
+        data_files.unlink(path)  # of the one before: the role is this process's
     sock = unix_socket.bound(path)
     return await asyncio.start_unix_server(
         lambda reader, writer: _serve_one(gateway, reader, writer), sock=sock, limit=QUESTION_BYTES_MAX
@@ -57,7 +58,7 @@ async def serve(gateway: House) -> asyncio.Server:
 def remove(gateway: House) -> None:
     """At the end."""
     with contextlib.suppress(OSError):
-        os.unlink(socket_path(gateway.path, gateway.index))
+        data_files.unlink(socket_path(gateway.path, gateway.index))
 
 
 async def _serve_one(gateway: House, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from warren.engine.errors import PeerLost, TimedOut
+from warren.engine.kernel import data_files
 from warren.ipc import access
 
 NAME = "amqp.shared"
@@ -47,9 +48,8 @@ class SharedFile:
         """It blocks for a moment. Raises PeerLost, OSError."""
         self.index, self.gateways = index, gateways
         self._section = -(-section_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._descriptor = os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, access.file_mode())
+        self._descriptor = data_files.open(directory / NAME, os.O_RDWR | os.O_CREAT, access.PRIVATE)
         try:
-            access.let_in(self._descriptor)
             if not self._wait_for(index, PREDECESSOR_S):
                 raise PeerLost(f"another process is still gateway {index} of {directory}: wait until it ends")
             size = gateways * self._section

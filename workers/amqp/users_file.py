@@ -30,14 +30,15 @@ from typing import Any
 import msgspec
 
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError, TimedOut, UsageError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.saying import shown
+from warren.ipc import access
 from warren.workers.amqp import passwords
 from warren.workers.amqp.passwords import Algorithm
 
 FILE_NAME, LOCK_NAME = "users.json", "users.lock"
 VERSION = 1
-MODE = 0o600
+MODE = access.PRIVATE
 FILE_BYTES_MAX = 16 << 20
 NAME_BYTES_MAX = 255
 PATTERN_CHARACTERS_MAX = 4096
@@ -194,7 +195,7 @@ def load(directory: Path) -> Accounts:
     """What it says; without the file, what holds then. Raises StoreError and its kinds."""
     path = path_of(directory)
     try:
-        with open(path, "rb") as file:
+        with data_files.reading(path) as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return defaults()
@@ -243,7 +244,7 @@ def changing(directory: Path, wait_s: float = LOCK_S) -> Iterator[Accounts]:
     """
     path = directory / LOCK_NAME
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+        lock = data_files.open(path, os.O_RDWR | os.O_CREAT, MODE)
     except OSError as error:
         raise atomic_file.explain(error, f"cannot open {path}") from error
     try:

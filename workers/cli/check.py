@@ -31,7 +31,7 @@ from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
-from warren.engine.kernel import atomic_file, file_register, quarantine, segment
+from warren.engine.kernel import atomic_file, data_files, file_register, quarantine, segment
 from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
@@ -488,7 +488,7 @@ def _marks(folder: Path) -> Iterator[Checked]:
     if folder.name != "journal":
         return
     try:
-        content = path.read_bytes()
+        content = data_files.read(path)
     except OSError:
         return
     checked = Checked(str(path), "mark", len(content))
@@ -602,7 +602,7 @@ def _stopped_clean(place: _Place) -> bool:
 
 def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, number: int, listed: Entry | None) -> None:
     try:
-        data = path.read_bytes()
+        data = data_files.read(path)
     except OSError as error:
         raise atomic_file.explain(error, f"cannot read {path}") from error
     header = segment.check_header(

@@ -35,6 +35,7 @@ from warren.engine.errors import (
     NodeNotRunning,
     PeerLost,
 )
+from warren.engine.kernel import data_files
 from warren.engine.kernel.atomic_file import explain
 from warren.engine.kernel.paths import WorkerFolder, store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH, QUEUE_STATS
@@ -348,7 +349,7 @@ class Attachment:
     def open_large(self, server: int) -> None:
         """Give the core the folder of a worker's large messages. Raises OSError, AttachmentLost."""
         folder = WorkerFolder.of(Path(), server - SERVER_WORKER_FIRST).large
-        descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        descriptor = data_files.open_folder(str(folder), folder=self.descriptor)
         try:
             self.core.set_large(server, descriptor)
         except BaseException:
@@ -503,7 +504,7 @@ def _folder(directory: int, path: str) -> int:
     seem to be gone.
     """
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        return data_files.open_folder(path, folder=directory)
     except (FileNotFoundError, NotADirectoryError):
         return -1
 

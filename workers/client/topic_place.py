@@ -15,6 +15,7 @@ from collections import deque
 from warren.engine import _core
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.config import Settings
+from warren.engine.kernel import data_files
 from warren.engine.kernel.paths import TOPICS
 from warren.engine.kernel.protocol import TOPIC_RING
 from warren.engine.topics.names import node_bytes
@@ -47,7 +48,7 @@ class TopicPlace:
             for what, writable in (("tring", False), ("trows", True)):
                 name = names.region(superblock.shared_id, what, superblock.topic_server, generation)
                 self._regions.append(posix_open(name, writable=writable))
-            self._root = os.open(TOPICS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+            self._root = data_files.open_folder(TOPICS, folder=directory)
         except BaseException:
             self.close()
             raise

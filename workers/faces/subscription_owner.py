@@ -23,6 +23,7 @@ from pathlib import Path
 
 from warren.engine.catalog.node_directory import LOCK
 from warren.engine.errors import UsageError
+from warren.engine.kernel import data_files
 
 #: how long a successor waits for the process of a query that ends
 WAIT_S = 15.0
@@ -39,7 +40,7 @@ class Owner:
 
         Raises UsageError when another query has it and does not let go within WAIT_S.
         """
-        self._file = os.open(Path(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+        self._file = data_files.open(Path(directory, LOCK), os.O_RDWR)
         self._close = weakref.finalize(self, os.close, self._file)
         try:
             self._take(number, what)
@@ -73,7 +74,7 @@ class Owner:
 
 def is_owned(directory: str, number: int) -> bool:
     """Whether a query holds the subscription now."""
-    file = os.open(Path(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    file = data_files.open(Path(directory, LOCK), os.O_RDONLY)
     try:
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
         found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)

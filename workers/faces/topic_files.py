@@ -27,6 +27,7 @@ from warren.engine import _core
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import StoreError, TimedOut, TopicNotFound, UsageError
+from warren.engine.kernel import data_files
 from warren.engine.kernel.atomic_file import explain, explained
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import PROTOCOL, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
@@ -68,7 +69,7 @@ class TopicFiles:
         self._root = -1
         folder = TopicsFolder.of(self.directory.path).path
         try:
-            self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._root = data_files.open_folder(folder)
         except FileNotFoundError:
             pass  # the node never had a topic
         except OSError as error:

@@ -24,14 +24,13 @@ Crash points: between any two steps of `prepare_…` and `repair`: the next star
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.errors import DataMissing
-from warren.engine.kernel import atomic_file, quarantine, segment
+from warren.engine.kernel import atomic_file, data_files, quarantine, segment
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.paths import TOPICS, TopicsFolder, store_folder
 from warren.engine.queues.folder import Folder
@@ -146,7 +145,7 @@ def stamped(folder: Path) -> int | None:
     NO_START: what it has is no number. Raises OSError.
     """
     try:
-        content = (folder / STAMP).read_bytes()
+        content = data_files.read(folder / STAMP)
     except (FileNotFoundError, NotADirectoryError):
         return None
     number = int(content) if len(content) <= STAMP_BYTES_MAX and content.strip().isdigit() else NO_START
@@ -264,10 +263,10 @@ def repair(directory: Path, node_id: int, node_epoch: int, missing: Iterable[Mis
 
 def _make_topics(folder: TopicsFolder) -> None:
     """An empty log. What was derived from the one that is gone leads nowhere, and without its log nobody serves it."""
-    folder.checkpoint.unlink(missing_ok=True)
+    data_files.unlink(folder.checkpoint, missing_ok=True)
     for derived in (folder.queues, folder.index):
         if derived.is_dir():
-            shutil.rmtree(derived)
+            data_files.remove_tree(derived)
     atomic_file.sync_directory(folder.path)
     atomic_file.make_directories(folder.log)
 
@@ -280,7 +279,7 @@ def _accept(item: Missing, node_epoch: int) -> str:
     said = f"the folder {item.reason}, and was accepted by `warren check --repair`: {item.cost} {lost}"
     quarantine.note(item.path, quarantine.Entry(".", 0, 0, said))
     if item.worker is not None:
-        Folder(item.path).terms.unlink(missing_ok=True)
+        data_files.unlink(Folder(item.path).terms, missing_ok=True)
         atomic_file.sync_directory(item.path)
     _stamp(item.path, node_epoch)
     return f"{item.path}: {item.reason}; it is accepted as it is: {item.cost} {lost}"

@@ -24,7 +24,8 @@ from warren.engine.errors import (
     StoreError,
     UsageError,
 )
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
+from warren.engine.kernel.paths import TRANSACTIONS
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.queues.folder import workers_needed
 from warren.engine.saying import Say
@@ -54,7 +55,7 @@ def find(directory: NodeDirectory, node: NodeFile, shared_id: int) -> Superblock
         superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     except RegionError as error:
         if error.errno == errno.EACCES:
-            owner = ownership.user(region.posix_owner(names.superblock(shared_id)))
+            owner = data_files.user(region.posix_owner(names.superblock(shared_id)))
             files = f"{region.SHM_DIRECTORY}{names.node_prefix(shared_id)}*"
             raise PermissionRefused(
                 f"a node of {directory.path} runs as {owner}, or was killed and left {files}: have it stopped by that "
@@ -120,6 +121,8 @@ def create(
     small = directory.changed(node, {"profile": "small"})
     room.fit(node.settings, node.settings.workers, free, small)  # refused before anything is written
     ownership.give(directory.path)
+    if access.group() != access.ALONE:  # the members make their sinks in there
+        atomic_file.make_directories(directory.path / TRANSACTIONS, access.meeting_mode())
     absence.prepare_store(directory.path, node_id)
     keys = (_new_key(), _new_key())
     epoch = absence.next_epoch(directory.path, node.node_epoch)

@@ -19,10 +19,9 @@ from typing import Any
 
 import msgspec
 
-from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PermissionRefused, UsageError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.saying import readable
 from warren.ipc import access
 from warren.workers.process.control import HEAD, MESSAGE_BYTES_MAX, encode
@@ -91,7 +90,7 @@ class ControlServer:
         descriptor = self._directory.descriptor
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(NEW_SOCKET, dir_fd=descriptor)
+                data_files.unlink(NEW_SOCKET, folder=descriptor)
             path = f"/proc/self/fd/{descriptor}/{NEW_SOCKET}"  # in this directory, whatever its name leads to
             try:
                 sock.bind(path)
@@ -100,9 +99,9 @@ class ControlServer:
                     raise
                 self._remove_file()
                 sock.bind(path)
-            os.chmod(NEW_SOCKET, access.file_mode(), dir_fd=descriptor)  # its group is the directory's
+            data_files.set_mode(NEW_SOCKET, access.object_mode(), folder=descriptor)  # its group is the directory's
             sock.listen(128)
-            os.rename(NEW_SOCKET, CONTROL_SOCKET, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+            data_files.rename(NEW_SOCKET, CONTROL_SOCKET, folder=descriptor)
             return sock, self._name_now()
         except OSError as error:
             sock.close()
@@ -165,7 +164,7 @@ class ControlServer:
 
     def _remove_file(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(CONTROL_SOCKET, dir_fd=self._directory.descriptor)
+            data_files.unlink(CONTROL_SOCKET, folder=self._directory.descriptor)
 
     def _accept(self) -> bool:
         """Take one connection that waits. False: there is none, or no room for it."""
@@ -260,7 +259,7 @@ class ControlServer:
             raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
         if uid != os.geteuid() and not kind.reads and (kind.owners or access.group() == access.ALONE):
             raise PermissionRefused(
-                f"{self._directory.path} belongs to {ownership.user(os.geteuid())}, and {ownership.user(uid)} asked "
+                f"{self._directory.path} belongs to {data_files.user(os.geteuid())}, and {data_files.user(uid)} asked "
                 f"its node for {op}: ask as its owner"
             )
         self.asked_at = time.monotonic()

@@ -23,7 +23,6 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import signal
 import threading
 import time
@@ -39,6 +38,7 @@ from warren.engine.catalog.catalog import QUEUES_PER_WORKER_MAX, Catalog, QueueD
 from warren.engine.catalog.placement import Family, moves
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, ClosedError, DirectoryInUse, Error, FormatVersionError
+from warren.engine.kernel import data_files
 from warren.engine.kernel.file_register import FileRegister
 from warren.engine.kernel.paths import queues_of
 from warren.engine.queues.folder import Folder, remove_queue
@@ -205,10 +205,10 @@ class Mover:
                 continue
             self._check_ids(worker, ids_end)
             with contextlib.suppress(DirectoryInUse), owning(self.directory, [queues_of(worker)]):
-                (path / "files").unlink(missing_ok=True)  # from here on nothing of it is missed
-                shutil.rmtree(path / "journal", ignore_errors=True)
+                data_files.unlink(path / "files", missing_ok=True)  # from here on nothing of it is missed
+                data_files.remove_tree(path / "journal", ignore_errors=True)
                 reached("removing")
-                shutil.rmtree(path, ignore_errors=True)
+                data_files.remove_tree(path, ignore_errors=True)
 
     def _commit(self, group: _Group, word: dict[str, Any]) -> None:
         reached("written")

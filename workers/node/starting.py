@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from warren.engine.kernel import data_files
 from warren.engine.kernel.paths import TOPICS, queues_of
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
@@ -66,7 +67,7 @@ def wait_of(superblock: Superblock, directory: Path, roles: Iterable[Role]) -> W
 def _other_owner(folder: Path, pid: int) -> str:
     """Who has the lock of a server's folder instead of the server; "" when it is free, or the server's."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = data_files.open_folder(folder)
     except OSError:  # it is just being made
         return ""
     try:

@@ -25,7 +25,7 @@ from warren.engine.catalog import ownership
 from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
@@ -47,7 +47,7 @@ def _short_path(directory: Path) -> Iterator[str]:
     if len(os.fsencode(path)) < 100:
         yield path
         return
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = data_files.open_folder(directory)
     try:
         yield f"/proc/self/fd/{descriptor}/{CONTROL_SOCKET}"
     finally:

@@ -26,6 +26,7 @@ import msgspec
 from warren.engine import errors, saying
 from warren.engine.catalog.node_directory import NODE, NodeDirectory
 from warren.engine.errors import Error, StartFailed, TimedOut
+from warren.engine.kernel import data_files
 from warren.engine.kernel.atomic_file import explained
 from warren.workers.process import interpreter
 from warren.workers.process.control import WAIT_MAX_S
@@ -122,7 +123,7 @@ def start_successor(directory: NodeDirectory) -> subprocess.Popen[bytes] | None:
     """Start a supervisor that takes over a living node, and do not wait; None when another process has one started, or
     there is a supervisor. The caller polls the process, so that it leaves no zombie. Raises OSError.
     """
-    held = os.open(directory.path / NODE, os.O_RDONLY | os.O_CLOEXEC)
+    held = data_files.open(directory.path / NODE, os.O_RDONLY)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

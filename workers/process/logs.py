@@ -30,7 +30,6 @@ import fcntl
 import logging
 import os
 import re
-import stat
 import sys
 import threading
 import time
@@ -43,6 +42,7 @@ import msgspec
 
 from warren.engine import VERSION
 from warren.engine.config import Settings
+from warren.engine.kernel import data_files
 from warren.engine.saying import counted, readable
 from warren.ipc import access
 
@@ -51,8 +51,8 @@ log = logging.getLogger("warren.node")
 #: what a terminal or a reader of lines would obey; tabs and line ends are seen to
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _GOES_ON = "\n    "
-#: what the opening of something that is no file says; ENXIO: a FIFO without a reader
-_NO_FILE = (errno.EINVAL, errno.ENXIO, errno.EISDIR)
+#: what the opening of something says that is no file of the owner; ENXIO: a FIFO without a reader
+_NO_FILE = (errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.EPERM)
 
 
 def stamp(seconds: float) -> str:
@@ -105,7 +105,7 @@ class LogFile(logging.Handler):
                 self._find()
 
     def _find(self) -> None:
-        self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = data_files.open_folder(self._path.parent)
 
     def folder_of(self, path: Path) -> int:
         """Another descriptor of its folder, for a log that lies there, too; -1: it does not, or there is none."""
@@ -162,7 +162,7 @@ class LogFile(logging.Handler):
 
     def _in_place(self) -> bool:
         try:
-            named = os.stat(self._path.name, dir_fd=self._folder)
+            named = os.stat(self._path.name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
         mine = os.fstat(self._fd)
@@ -187,10 +187,13 @@ class LogFile(logging.Handler):
 
     def _make_folder(self) -> None:
         """It was removed: another one of its name, in the directory that it was in, wherever that is by now."""
-        again = os.path.join(os.pardir, self._path.parent.name)
-        with contextlib.suppress(FileExistsError):  # another process was first
-            os.mkdir(again, access.directory_mode(), dir_fd=self._folder)
-        found = os.open(again, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
+        again, above = self._path.parent.name, data_files.above(self._folder)
+        try:
+            with contextlib.suppress(FileExistsError):  # another process was first
+                data_files.make_folder(again, folder=above)
+            found = data_files.open_folder(again, folder=above)
+        finally:
+            os.close(above)
         os.close(self._folder)
         self._folder, self._made_again = found, True
 
@@ -215,13 +218,13 @@ class LogFile(logging.Handler):
         mine = self._path.name
         for number, name in sorted(older(mine, os.listdir(self._folder)), reverse=True):
             if number >= self._files_n - 1:
-                os.unlink(name, dir_fd=self._folder)
+                data_files.unlink(name, folder=self._folder)
             else:
                 self._name_it(name, f"{mine}.{number + 1}{name.removeprefix(f'{mine}.{number}')}")
         self._name_it(mine, f"{mine}.1")
 
     def _name_it(self, old: str, new: str) -> None:
-        os.rename(old, new, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        data_files.rename(old, new, folder=self._folder)
 
     def close(self) -> None:
         """Close the file; the streams stay where they are."""
@@ -260,12 +263,8 @@ def open_to_append(path: Path | str, folder: int | None = None) -> int:
     """A descriptor of a log file, which is made if it is not there. Raises OSError, also for what is no file; it does
     not wait for the reader of a FIFO.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    opened = os.open(path, flags, access.file_mode(), dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "a log is a file, and this is none", str(path))
-    return opened
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    return data_files.open(path, flags, access.file_mode(), folder=folder)
 
 
 def redirect(path: Path, folder: int | None = None) -> None:
@@ -378,14 +377,11 @@ _LINE = re.compile(r"(?P<time>\d\S+Z) (?P<level>\w+) \S+\[\d+\]: (?P<text>.*)")
 def _end(path: Path) -> list[str]:
     """The last lines of a log file; the first one may be a part; none when it cannot be read."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        opened = data_files.open(path, os.O_RDONLY)
     except OSError:
         return []
     try:
-        found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode):
-            return []
-        text = os.pread(opened, 8192, max(0, found.st_size - 8192)).decode("utf-8", "replace")
+        text = os.pread(opened, 8192, max(0, os.fstat(opened).st_size - 8192)).decode("utf-8", "replace")
     except OSError:
         return []
     finally:

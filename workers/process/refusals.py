@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from warren.engine.kernel import data_files
+
 CANNOT_SERVE = "cannot serve: "
 _READ_BYTES = 64 << 10
 
@@ -16,7 +18,7 @@ _READ_BYTES = 64 << 10
 def refusal(log: Path) -> str:
     """What the last line of a server's log says, if it is why the server cannot serve; else empty."""
     try:
-        with log.open("rb") as file:
+        with data_files.reading(log) as file:
             file.seek(max(0, file.seek(0, 2) - _READ_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:

@@ -112,7 +112,7 @@ def create_semaphore(key: int, value: int) -> bool:
         return False
     if access.group() != access.ALONE:
         made.gid = access.group()
-        made.mode = access.file_mode()
+        made.mode = access.object_mode()
     return True
 
 

@@ -41,7 +41,7 @@ from warren.engine.catalog.node_directory import (
     place_of,
 )
 from warren.engine.errors import DirectoryInUse, Error, UsageError
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import STORES, TOPICS, store_folder
 from warren.engine.saying import Say, command
 from warren.ipc.identity import Namespaces
@@ -315,7 +315,7 @@ class Tie:
         seen = found.st_ino, found.st_mtime_ns
         if seen == self._node:
             return 0
-        descriptor = os.open(NODE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._descriptor)
+        descriptor = data_files.open(NODE, os.O_RDONLY, folder=self._descriptor)
         try:
             content = os.read(descriptor, 1 << 20)
         finally:

@@ -48,12 +48,12 @@ def bound(path: Path) -> socket.socket:
     try:
         _remove_stale(path)
         with _short(path) as place:
-            before = os.umask(0o777 & ~access.file_mode())
+            before = os.umask(0o777 & ~access.object_mode())
             try:
                 sock.bind(place)
             finally:
                 os.umask(before)
-        os.chmod(path, access.file_mode())
+        os.chmod(path, access.object_mode())
     except OSError as error:
         sock.close()
         advice = _ADVICE.get(error.errno or 0, "give another path")

@@ -28,7 +28,7 @@ from typing import Any
 from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.paths import STORE_FOLDERS, store_folder
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import Voice
@@ -421,15 +421,15 @@ class _Collecting:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        path.unlink(missing_ok=True)
+        data_files.unlink(path, missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._fd = os.open(path, flags | os.O_DIRECT, access.file_mode())
+            self._fd = data_files.open(path, flags | os.O_DIRECT, access.file_mode())
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            path.unlink(missing_ok=True)
-            self._fd = os.open(path, flags, access.file_mode())
+            data_files.unlink(path, missing_ok=True)
+            self._fd = data_files.open(path, flags, access.file_mode())
         os.posix_fallocate(self._fd, 0, size)
 
     def discard(self) -> None:
@@ -450,7 +450,7 @@ class _Collecting:
 def _discard(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
-            path.unlink(missing_ok=True)
+            data_files.unlink(path, missing_ok=True)
         except OSError as error:
             say(f"cannot remove {path}: {error}; the next start removes it", WARNING)
 

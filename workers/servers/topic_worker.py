@@ -19,7 +19,7 @@ from warren.engine import _core
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.kernel import atomic_file
+from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import TOPICS, TopicsFolder
 from warren.engine.kernel.protocol import LAYOUT_HASH, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.saying import Voice, counted
@@ -118,7 +118,7 @@ class TopicWorker(WorkerProcess):
         superblock.server_set(self.server, "state", CONSTANTS["SERVER_RECOVERING"])
         with atomic_file.file_explained(f"cannot make {self.folder.log}"):
             atomic_file.make_directories(self.folder.log)
-            self._folder_fd = os.open(self.folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._folder_fd = data_files.open_folder(self.folder.path)
         self._stack.callback(os.close, self._folder_fd)
         return True
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from warren.engine import _core
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
-from warren.engine.kernel import atomic_file, file_register, segment
+from warren.engine.kernel import atomic_file, data_files, file_register, segment
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_SEGMENT,
@@ -266,6 +266,6 @@ class MessageReader(PartReader):
 def _bytes_of(path: Path) -> bytes:
     with atomic_file.explained(f"cannot read {path}"):
         try:
-            return path.read_bytes()
+            return data_files.read(path)
         except FileNotFoundError:
             return b""

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from warren.engine.kernel import atomic_file, segment
+from warren.engine.kernel import atomic_file, data_files, segment
 from warren.workers.spark.files.directory import Directory
 
 
@@ -31,9 +31,7 @@ class opened:
 
     def __enter__(self) -> int | None:
         try:
-            self._fd = segment.again(
-                lambda: os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            )
+            self._fd = segment.again(lambda: data_files.open(self._path, os.O_RDONLY))
         except FileNotFoundError:
             return None
         except OSError as error:

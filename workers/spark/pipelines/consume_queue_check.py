@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
+from warren.engine.kernel import data_files
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.service import boot_bytes
 from warren.workers.spark.files.directory import Directory
@@ -52,7 +53,7 @@ def bounds(directory: Directory) -> Bounds:
     settings = directory.settings
     folder = directory.topics_folder
     try:
-        root = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = data_files.open_folder(folder.path)
     except FileNotFoundError as error:
         raise StoreError(f"{folder.path} is missing: this node never had a topic") from error
     try:
