@@ -93,17 +93,20 @@ def _within(path: Path | str, folder: int | None, itself: bool = False) -> Itera
 
 def _refuse_link(error: OSError, name: str, above: int, path: Path | str) -> NoReturn:
     """Say whose the link is that could not be followed; what else went wrong is raised as it is."""
-    if error.errno in _NO_WAY:
-        found = os.stat(name, dir_fd=above, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
-            what = "" if os.path.basename(path) == name else f"{name} in it "
-            raise OSError(
-                errno.ELOOP,
-                f"{what}is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away",
-                str(path),
-            ) from error
-    error.filename = str(path)
-    raise error
+    try:
+        if error.errno in _NO_WAY:
+            found = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                what = "" if os.path.basename(path) == name else f"{name} in it "
+                raise OSError(
+                    errno.ELOOP,
+                    f"{what}is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away",
+                    str(path),
+                ) from error
+        error.filename = str(path)
+        raise error
+    finally:
+        del error  # else it refers to itself by this frame, and keeps all that the frames above it hold
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
