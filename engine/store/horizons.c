@@ -12,6 +12,7 @@
 #include "store/files.h"
 
 #define SEAL_BYTES_MIN (128u << 10) /* while more commands wait, a commit begins with so much */
+#define UNSYNCED_NS_MAX 1000000000ull /* under load, what nobody waits for is synced by then */
 
 /* ---- committer ---- */
 
@@ -83,7 +84,13 @@ bool wr_store_confirm(wr_store *store, uint32_t slot) {
     return link->told_head + link->told_written + link->told_synced != told;
 }
 
-void wr_store_seal(wr_store *store) {
+bool wr_store_sync_due(const wr_store *store, uint64_t now) {
+    if (!store->unsynced_since) return false;
+    const uint64_t tick = store->server->tick_ns;
+    return now - store->sealed_at >= tick || now - store->unsynced_since >= (tick > UNSYNCED_NS_MAX ? tick : UNSYNCED_NS_MAX);
+}
+
+void wr_store_seal(wr_store *store, uint64_t now) {
     wr_store_server *server = store->server;
     const wr_log_state *state = wr_log_look(store->log);
     bool sync = store->persistent && (store->want_sync || state->unsealed_sync);
@@ -117,13 +124,19 @@ void wr_store_seal(wr_store *store) {
     store->want_written = store->effects = false;
     if (sync || !store->persistent) store->want_sync = false;
     store->pending_since = 0;
+    if (sync) {
+        store->unsynced_since = 0;
+    } else if (store->persistent) {
+        store->sealed_at = now;
+        if (!store->unsynced_since) store->unsynced_since = now;
+    }
 }
 
 bool wr_store_wants_seal(const wr_store *store, bool more, uint64_t now) {
     const wr_log_state *state = wr_log_look(store->log);
     if (state->failed || state->full) return false;
     uint64_t bytes = wr_store_unsealed_bytes(store);
-    bool want = store->want_sync || store->want_written;
+    bool want = store->want_sync || store->want_written || wr_store_sync_due(store, now);
     if (!bytes && !store->effects && !want) return false;
     if (bytes >= store->server->commit_bytes) return true;
     if (want && !state->busy && (!more || bytes >= SEAL_BYTES_MIN)) return true;

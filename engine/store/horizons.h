@@ -14,6 +14,8 @@ static inline uint64_t wr_store_unsealed_bytes(const wr_store *store) {
     return state->append - state->sealed_to;
 }
 bool wr_store_wants_seal(const wr_store *store, bool more, uint64_t now);
+/* Was nothing sealed for a tick, or for long, although something sealed is not synced? */
+bool wr_store_sync_due(const wr_store *store, uint64_t now);
 /* Post a batch with every horizon that it covers. */
-void wr_store_seal(wr_store *store);
+void wr_store_seal(wr_store *store, uint64_t now);
 #endif

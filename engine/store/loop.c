@@ -144,11 +144,12 @@ static uint32_t round_once(wr_store_server *server, bool *more) {
         store->done_seen = atomic_load_explicit(&store->done_n, memory_order_acquire);
         uint32_t here = 0;
         for (uint32_t i = 0; i < server->active_n; i++) here += serve(store, server->active[i], &more_here);
-        uint64_t now = 0;
-        if (store->effects || store->want_sync || store->want_written || wr_store_unsealed_bytes(store)) {
-            now = wr_now_ns();
-            if (!store->pending_since) store->pending_since = now;
-            if (wr_store_wants_seal(store, more_here, now)) wr_store_seal(store);
+        bool pending = store->effects || store->want_sync || store->want_written || wr_store_unsealed_bytes(store);
+        if (pending || store->unsynced_since) {
+            const uint64_t now = wr_now_ns();
+            if (pending && !store->pending_since) store->pending_since = now;
+            if (wr_store_sync_due(store, now)) store->want_sync = store->force_sync = true;
+            if (wr_store_wants_seal(store, more_here, now)) wr_store_seal(store, now);
         }
         wr_store_mark_replay_free(store, server->timer);
         wr_store_let_empty_go(store);
@@ -212,11 +213,12 @@ static int sleep_until(wr_store_server *server, uint64_t now, uint64_t until) {
     uint64_t limit = now + SLEEP_NS < until ? SLEEP_NS : until - now;
     for (uint32_t number = 0; number < 2; number++) {
         const wr_store *store = &server->stores[number];
-        if (!store->open || !store->pending_since) continue;
-        uint64_t due = store->pending_since + server->tick_ns;
+        if (!store->open || !(store->pending_since || store->unsynced_since)) continue;
+        uint64_t due = (store->pending_since ? store->pending_since : store->sealed_at) + server->tick_ns;
         uint64_t left = due > now ? due - now : 0;
-        /* A busy committer rings when it is done. */
-        if (left < limit && !wr_log_look(store->log)->busy) limit = left;
+        /* A busy committer rings when it is done; a log that failed takes nothing more. */
+        const wr_log_state *state = wr_log_look(store->log);
+        if (left < limit && !state->busy && !state->failed) limit = left;
     }
     if (!limit) return 0;
     atomic_store_explicit(word, 1, memory_order_relaxed);

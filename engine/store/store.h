@@ -119,6 +119,7 @@ typedef struct {
     bool effects;                 /* some link has an effect that no batch has */
     bool file_asked, index_asked, failed_told;
     uint64_t pending_since;       /* when the oldest effect that no batch has came up, 0: none */
+    uint64_t unsynced_since, sealed_at; /* the oldest and the last batch that no batch with sync follows, 0: there is none */
     _Atomic uint64_t done_n; /* batches done */
     uint64_t done_seen;
 

@@ -341,17 +341,49 @@ def test_s7_synced_means_written_and_synced(node: StoreNode) -> None:
     assert node.get("syncs_n") > syncs or wait_until(lambda: node.get("syncs_n") > syncs)
 
 
-def test_s7_written_is_handed_to_the_system_without_a_sync(node: StoreNode) -> None:
+def test_s7_written_is_handed_to_the_system_without_a_sync(tmp_path: Path) -> None:
+    with StoreNode(tmp_path / "node", sync_tick_ms=10_000) as node:  # else it is synced by itself before long
+        node.start()
+        client = node.client()
+        client.barrier()
+        syncs = node.counted("syncs_n")
+        horizon = client.write([(message_id(1), BODY)], WRITTEN)
+        assert on_disk(node) == 1
+        assert client.core.wait("head", horizon, 10**10)
+        assert client.core.horizon("synced") < horizon
+        assert node.counted("syncs_n") == syncs
+        client.barrier(SYNCED)
+        assert client.core.horizon("synced") > horizon
+
+
+@pytest.mark.parametrize("flag", [NONE, WRITTEN])
+def test_s7_what_nobody_waits_for_is_synced_by_itself(node: StoreNode, flag: int) -> None:
     client = node.client()
-    client.barrier()
+    horizon = client.core.write_many([(message_id(1), BODY), (message_id(2), BODY)], flag, True)
+    assert client.core.wait("synced", horizon, 10**10), "the write is not synced, and nothing will do it"
+    horizon = client.core.command(PROTOCOL["OP_STORE_REMOVE"], flag, bytes(16), [message_id(1)]) + 1
+    assert client.core.wait("synced", horizon, 10**10), "the remove is not synced, and nothing will do it"
+
+
+def test_s7_what_a_client_left_is_synced_by_itself(node: StoreNode) -> None:
+    client = node.client()
     syncs = node.counted("syncs_n")
-    horizon = client.write([(message_id(1), BODY)], WRITTEN)
-    assert on_disk(node) == 1
-    assert client.core.wait("head", horizon, 10**10)
-    assert client.core.horizon("synced") < horizon
-    assert node.counted("syncs_n") == syncs
-    client.barrier(SYNCED)
-    assert client.core.horizon("synced") > horizon
+    client.write([(message_id(1), BODY)], WRITTEN)
+    client.die()
+    wait_until(lambda: node.counted("syncs_n") > syncs)
+
+
+def test_s7_under_load_too_what_nobody_waits_for_is_synced(tmp_path: Path) -> None:
+    with StoreNode(tmp_path / "node", sync_tick_ms=1000) as node:  # longer than a pause of the load below
+        node.start()
+        client = node.client()
+        first = client.core.write_many([(message_id(1), BODY)], NONE, True)
+        for n in range(2, 1 << 20):
+            if client.core.horizon("synced") >= first:
+                break
+            client.write([(message_id(n), BODY)], WRITTEN)
+            client.remove([message_id(n)], sync=False)
+        assert client.core.horizon("synced") >= first
 
 
 def test_s7_accepted_write_reaches_the_disk_by_itself(node: StoreNode) -> None:
