@@ -258,6 +258,9 @@ class StoreServer:
     def current_list(self, number: int, /) -> FileList | None:
         """The list of the current file, once, after the committer has ended."""
 
+    def leave_current(self, number: int, /) -> bool:
+        """Go over to the next file; False: there is none, or nothing was written to the current one."""
+
     def log_mark(self, number: int, /) -> int:
         """What has been appended until now, for log_durable."""
 

@@ -304,6 +304,11 @@ static PyObject *server_current_list(PyObject *op, PyObject *number) {
     return store ? list_or_none(wr_store_current_list(store)) : NULL;
 }
 
+static PyObject *server_leave_current(PyObject *op, PyObject *number) {
+    wr_store *store = store_of((ServerObject *)op, number);
+    return store ? PyBool_FromLong(wr_store_leave_current(store)) : NULL;
+}
+
 static PyObject *server_log_mark(PyObject *op, PyObject *number) {
     wr_store *store = store_of((ServerObject *)op, number);
     return store ? PyLong_FromUnsignedLongLong(wr_store_log_mark(store)) : NULL;
@@ -570,6 +575,7 @@ static PyMethodDef server_methods[] = {
     FAST("apply_list", server_apply_list, "apply_list(number, list, cursor=0) -> (cursor, reason)"),
     {"take_list", server_take_list, METH_O, "take_list(number) -> list of a rolled file or None"},
     {"current_list", server_current_list, METH_O, "current_list(number) -> list of the current file or None"},
+    {"leave_current", server_leave_current, METH_O, "leave_current(number) -> the next file is the current one now"},
     {"log_mark", server_log_mark, METH_O, "log_mark(number) -> what has been appended until now"},
     FAST("log_durable", server_log_durable, "log_durable(number, mark) -> that is durable; else it is asked for"),
     FAST("lock_files", server_lock_files, "lock_files(number, files) -> all of them were locked"),

@@ -338,6 +338,13 @@ uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rol
     return NULL;
 }
 
+int wr_log_leave(wr_log *log) {
+    if (!log->state.has_next || log->state.append <= WR_FILE_HEADER_BYTES) return EAGAIN;
+    int error = roll(log, WR_FRAME_BYTES_MIN);
+    if (error) log->state.no_memory = false; /* nothing waits for it */
+    return error;
+}
+
 uint64_t wr_log_new_room(const wr_log *log) {
     const wr_log_state *state = &log->state;
     if (state->has_next || !state->has_file) return UINT64_MAX;

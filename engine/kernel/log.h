@@ -97,6 +97,8 @@ int wr_log_offer(wr_log *log, int fd, uint64_t file, uint64_t salt, const uint8_
  * or when no image has memory for it (state.no_memory; try again),
  * EMSGSIZE when it can never fit, or the log's failure. The space is taken only by wr_log_append. */
 uint8_t *wr_log_reserve(wr_log *log, uint64_t bytes, uint64_t *offset, bool *rolled);
+/* Leave the current file for the next one, if there is one and something was appended; else EAGAIN, or the log's failure. */
+int wr_log_leave(wr_log *log);
 /* Bytes of the current file that are for frames which need space and give none back. Without a next file that is a quarter of it: the
  * rest is for what removes messages, so that a full disk gets empty again. It has room for an ack of each message of a file, one
  * by one. */

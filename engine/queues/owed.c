@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #define SCARCE_NS 50000000ull /* between two looks, while the disk is full */
+#define LATEST_NS 5000000000ull /* so long acks may wait for others: a drained queue gives its segments back */
 
 void wr_files_add(wr_files *f, uint32_t file) {
     if (!f->n) f->first = file;
@@ -63,15 +64,18 @@ void wr_segment_ack_note(wr_queue_engine *e, const wr_queue *q, uint64_t sequenc
     }
     e->segment_acks = wr_queue_grown(e->segment_acks, &e->segment_acks_size, e->segment_acks_n + 1, sizeof *e->segment_acks);
     e->segment_acks[e->segment_acks_n++] = (wr_segment_ack){.queue = q->id, .count = 1, .first = sequence, .token = token, .file = file};
-    if (!moved && ++e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = token;
+    if (moved) return;
+    if (++e->segment_acks_early_n == 1) e->segment_acks_ns = wr_now_ns();
+    if (e->segment_acks_early_n == WR_SEGMENT_ACKS_MAX) e->segment_acks_token = token;
 }
 
 bool wr_segment_acks_many(const wr_queue_engine *e) {
     if (!e->segment_acks_early_n) return false;
     const uint64_t synced = atomic_load_explicit(&e->token_synced, memory_order_acquire);
     if (e->segment_acks_early_n >= WR_SEGMENT_ACKS_MAX) return synced >= e->segment_acks_token;
-    /* The disk is full: a segment that they empty gives space. */
-    if (!wr_log_scarce(e->log, 0) || wr_now_ns() - e->segment_acks_ns < SCARCE_NS) return false;
+    const uint64_t waited = wr_now_ns() - e->segment_acks_ns;
+    /* When the disk is full, a segment that they empty gives space. */
+    if (waited < SCARCE_NS || (waited < LATEST_NS && !wr_log_scarce(e->log, 0))) return false;
     for (uint64_t i = 0; i < e->segment_acks_n; i++)
         if (e->segment_acks[i].token != UINT64_MAX) return e->segment_acks[i].token <= synced;
     return false;

@@ -464,7 +464,7 @@ typedef struct wr_queue_engine {
     uint64_t segment_acks_n, segment_acks_size;
     /* those of ACK frames; when the limit was reached, they went up to this batch */
     uint64_t segment_acks_early_n, segment_acks_token;
-    uint64_t segment_acks_ns; /* when some were taken */
+    uint64_t segment_acks_ns; /* when the first of them came, or some were taken */
     uint32_t flush_mark; /* entries of journal files below it may be in segments, too: a flush was begun */
     uint64_t token_next;
     _Atomic uint64_t token_done, token_synced;

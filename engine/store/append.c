@@ -2,17 +2,27 @@
 #include "store/append.h"
 #include "ipc/core/crash.h"
 
+/* The log has left the file in this image. */
+static void rolled_from(wr_store *store, uint32_t image) {
+    const wr_image *old = (const wr_image *)store->images + image;
+    wr_store_file_current(store, atomic_load_explicit(&old->appended, memory_order_relaxed));
+    wr_crash_point(store->server->super, WR_CRASH_ROLL);
+}
+
 uint8_t *wr_store_reserve(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big) {
     bool rolled = false;
     uint32_t image = store->state->image;
     uint8_t *to = wr_log_reserve(store->log, bytes, offset, &rolled);
     *too_big = !to && errno == EMSGSIZE;
-    if (rolled) {
-        const wr_image *old = (const wr_image *)store->images + image;
-        wr_store_file_current(store, atomic_load_explicit(&old->appended, memory_order_relaxed));
-        wr_crash_point(store->server->super, WR_CRASH_ROLL);
-    }
+    if (rolled) rolled_from(store, image);
     return to;
+}
+
+bool wr_store_leave_current(wr_store *store) {
+    uint32_t image = store->state->image;
+    if (wr_log_leave(store->log)) return false;
+    rolled_from(store, image);
+    return true;
 }
 
 uint8_t *wr_store_reserve_new(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big) {

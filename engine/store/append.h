@@ -7,6 +7,8 @@
 /* For a message or a reference: the last half file is for removes, as wr_log_scarce says. */
 uint8_t *wr_store_reserve_new(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big);
 uint8_t *wr_store_reserve(wr_store *store, uint64_t bytes, uint64_t *offset, bool *too_big);
+/* Go over to the next file, if it is there and the current one was written to: what is in that can be collected, or goes. */
+bool wr_store_leave_current(wr_store *store);
 /* The frame that was written there is part of the file. */
 static inline void wr_store_append(wr_store *store, uint64_t bytes, bool synced) {
     wr_log_append(store->log, bytes, synced);

@@ -15,13 +15,18 @@ GAIN_SHARE = 0.5
 
 
 def triggered(files_n: int, valid: int, total: int, file_bytes: int, fraction: float) -> bool:
-    """Rule S15: more than two files besides the current one, and too much of them is garbage."""
-    return files_n > 3 and total > 2 * file_bytes and total - valid > fraction * total
+    """Rule S15: two files or more besides the current one, and too much of them is garbage."""
+    return files_n > 2 and total > 2 * file_bytes and total - valid > fraction * total
 
 
 def pressed(valid: int, total: int, file_bytes: int) -> bool:
     """So much garbage that it is collected without a pause."""
     return total > 4 * valid + 4 * file_bytes
+
+
+def disk_most(valid: int, file_bytes: int) -> int:
+    """Rule S24: the most bytes that all data files of a store take while nothing is written."""
+    return 2 * valid + 2 * file_bytes
 
 
 def choose(

@@ -34,10 +34,11 @@ from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_STORE, KIND_MES
 from warren.engine.kernel.removal import Removal
 from warren.engine.kernel.segment import unfinished_path
 from warren.engine.saying import Say, counted
-from warren.engine.store.choose import choose, pressed, triggered
+from warren.engine.store.choose import choose, disk_most, pressed, triggered
 from warren.engine.store.file_summary import FileRow
 from warren.engine.store.folder import data_path, list_path, losses_path, output_paths
 from warren.engine.store.job import Failed, Job, Loss, open_source, read_losses
+from warren.engine.store.quiet import Quiet
 from warren.ipc import mailbox, names
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.superblock import Superblock
@@ -79,6 +80,15 @@ class Surroundings(Protocol):
 
     def discard(self, path: Path) -> None:
         """On the helper thread: keep a file that goes as a spare, or unlink it. Raises OSError, StoreError."""
+
+    def spares_n(self) -> int:
+        """How many spares there are."""
+
+    def spares_useful(self) -> int:
+        """How many spares are worth their space while the store is used."""
+
+    def drop_spares(self, most: int) -> None:
+        """On the helper thread: spares above this number go. Raises OSError, StoreError."""
 
     def quarantine(self, path: Path, losses: list[Loss]) -> None:
         """On the helper thread: move a damaged file aside. Raises OSError, StoreError."""
@@ -143,6 +153,7 @@ class GarbageCollection:
         self._output: int | None = None  #: of the task at hand
         self._asked_at = self._alive_at = 0.0
         self._asked_pid = 0
+        self._quiet = Quiet()
         self._verify_below: int | None = None  #: files below it are to be verified in the background
         self._verify_asked: tuple[int, float] = (0, 0.0)
 
@@ -165,6 +176,8 @@ class GarbageCollection:
             self._ask(now)
         self._ask_for_verification(now)
         self._begin()
+        if not (self.stopping or self.broken):
+            self._look_whether_quiet(now)
 
     def on_answer(self, message: Mapping[str, Any]) -> None:
         """`collected`: of the job at hand, or of one that was given up."""
@@ -296,6 +309,75 @@ class GarbageCollection:
             self.core.file_gone(self.number, file)
             self._floors.pop(file, None)
             self._suspects.discard(file)
+
+    # -- a store that nobody uses -----------------------------------------------------------------------------------
+
+    def _look_whether_quiet(self, now: float) -> None:
+        """Settle when it is; while the store is used, spares that are of no use go."""
+        look, get = self.core.look(self.number), self.superblock.server_get
+        files = get(self.number, "files"), get(self.number, "retired_n")
+        state = look["file"], look["append"], look["has_next"], look["messages"], look["valid_bytes"], files
+        due = self._quiet.look(state, now)
+        if due and self._task is None:
+            self._start(self._settle())
+        elif self._around.spares_n() > (useful := self._around.spares_useful()):
+            self._around.helper(lambda: self._around.drop_spares(useful))
+
+    def _settle(self) -> Task:
+        """Give back what a quiet store does not need (rule S24): what is mostly garbage is collected, the current file
+        is left when only garbage is in it, and spares go.
+        """
+        enough = False
+        try:
+            while True:
+                rows = self._around.files()
+                valid = sum(row.valid_total_size for row in rows)
+                sizes = yield lambda: self._sizes(rows)  # noqa: B023 - called before the next turn
+                look = self.core.look(self.number)
+                most, taken = disk_most(valid, self.file_bytes), sum(sizes.values())
+                taken += self.file_bytes * bool(look["has_next"])
+                pinned = set(self.core.pinned(self.number))
+                enough = taken <= most
+                if enough or not (yield from self._collect_quietly(rows, sizes, pinned)):
+                    break
+            if self.stopping:
+                return
+            # Empty files go by themselves.
+            own = [row for row in rows if row.valid_total_size or row.file in pinned or row.file == look["file"]]
+            staying = sum(sizes[row.file] for row in own) + self.file_bytes * bool(look["has_next"])
+            if (not valid or staying > most) and self.core.leave_current(self.number):
+                taken -= self.file_bytes
+            kept = 1 if taken + self.file_bytes <= most else 0
+            if self._around.spares_n() > kept:
+                yield lambda: self._around.drop_spares(kept)
+        except (OSError, StoreError) as error:
+            self._say(f"{self.folder} keeps more of the disk than it needs: {error}; tried again", WARNING)
+        self._quiet.settled(time.monotonic(), again=not enough)
+
+    def _sizes(self, rows: Iterable[FileRow]) -> dict[int, int]:
+        """On the helper thread: what the files take. A file that was left early, or at a stop, is mostly empty."""
+        return {row.file: data_path(self.folder, row.file).stat().st_size for row in rows}
+
+    def _collect_quietly(
+        self, rows: Sequence[FileRow], sizes: Mapping[int, int], pinned: Iterable[int]
+    ) -> Generator[Step, Any, bool]:
+        """One collection by what the files take; False: there is nothing to collect, or it failed."""
+        if not self.superblock.collector.alive():
+            return False
+        chosen = choose(
+            [row._replace(file_size=sizes[row.file]) for row in rows],
+            pinned=pinned,
+            file_bytes=self.file_bytes,
+            fraction=min(self.fraction, 0.5),
+            floors=self._floors,
+            refused=self._refused,
+            controls_share=self._controls_share,
+        )
+        before, files = self.counts.collections, {row.file for row in chosen}
+        if chosen:
+            run = sorted((row for row in rows if row.file in files), key=lambda row: (row.position_low, row.file))
+            yield from self._collect(run, list(rows), hurry=False)
+        return self.counts.collections > before
 
     # -- a collection ---------------------------------------------------------------------------------------------
 

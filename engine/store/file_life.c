@@ -30,9 +30,9 @@ uint64_t wr_store_confirmed_below(const wr_store *store) {
     return below;
 }
 
-/* All files below this number but the two youngest before the current one are free of replays. */
+/* All files below this number are free of replays. */
 static void mark_below(wr_store *store, uint64_t below) {
-    uint32_t left_to_see = store->replayable_n, youngest = 0;
+    uint32_t left_to_see = store->replayable_n;
     wr_file_ref next;
     for (wr_file_ref file = store->last_file; wr_file_some(file) && left_to_see; file = next) {
         uint64_t number = wr_file_number(file);
@@ -40,14 +40,16 @@ static void mark_below(wr_store *store, uint64_t below) {
         next = wr_row_left(row);
         if (wr_row_replay_free(row) || *wr_store_marks(store, number) & WR_FILE_OUTPUT) continue;
         left_to_see--;
-        if (wr_file_is(store->current, number) || youngest++ < 2 || number >= below) continue;
+        if (wr_file_is(store->current, number) || number >= below) continue;
         atomic_store_explicit(&row->replay_free, 1, memory_order_release);
         store->replayable_n--;
         if (!wr_row_load(&row->valid_total_size)) wr_store_note_empty(store, number);
     }
 }
 
+/* Nor does the committer write: a file that goes may be another one's space in a moment. */
 static bool nothing_open(const wr_store *store) {
+    if (wr_log_look(store->log)->busy) return false;
     for (uint32_t i = 0; i < store->server->active_n; i++) {
         const wr_store_link *link = &store->links[store->server->active[i]];
         if (!link->active || link->evicted) continue;

@@ -98,7 +98,7 @@ def list_files(folder: Path) -> Listing:
 class Spares:
     """The spares of one folder, for the one process that writes to it; any thread.
 
-    The folder is read once, at the first use: it may hold thousands of files, and new ones are wanted all the time.
+    The folder is read once: it may hold thousands of files, and new ones are wanted all the time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,6 +110,11 @@ class Spares:
         if self._paths is None:
             self._paths = deque(path for _number, path in list_files(self.folder).spares)
         return self._paths
+
+    def read(self) -> None:
+        """Read the folder now, not at the first use. Raises StoreError."""
+        with self._lock:
+            self._known()
 
     def __len__(self) -> int:
         with self._lock:

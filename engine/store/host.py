@@ -76,6 +76,9 @@ class _Around:
         self.forget = store.forget
         self.discard = store.discard
         self.quarantine = store.quarantine
+        self.spares_n = store.spares.__len__
+        self.spares_useful = store.spares_useful
+        self.drop_spares = store.drop_spares
         self._pool = pool
 
     def helper(self, work: Callable[[], None]) -> None:

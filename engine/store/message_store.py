@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import re
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from logging import WARNING
@@ -29,6 +30,7 @@ from warren.engine.kernel.formats import FILE_STORE, KIND_MESSAGE
 from warren.engine.kernel.image_room import parts, sure
 from warren.engine.kernel.paths import store_folder
 from warren.engine.kernel.protocol import SUMMARY_ROW
+from warren.engine.kernel.removal import Removal
 from warren.engine.saying import Voice
 from warren.engine.store import clean_mark, file_lists, file_summary, index, recovery, start_report
 from warren.engine.store.folder import (
@@ -58,6 +60,9 @@ from warren.ipc.superblock import Superblock
 ALARM_MEMORY, ALARM_DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
 ALARM_SYNC_FAILED = CONSTANTS["ALARM_SYNC_FAILED"]
 
+
+#: after so long without a new file, one spare is enough
+SPARES_USED_S = 10.0
 
 #: one line for people, into the server's log
 say = Voice()
@@ -94,6 +99,7 @@ class MessageStore:
         self.no_space = 0  #: errno of a write to the current one that found no space
         self.short_of: set[str] = set()  #: parts of the store that find no memory
         self.made: set[int] = set()  #: files offered to the log and perhaps not yet used
+        self.made_at = time.monotonic()  #: when the last one was made
         self.listed: FileRegister | None = None  #: which files there are; the transient store has no such list
 
     # -- regions ------------------------------------------------------------------------------------------------
@@ -300,12 +306,14 @@ class MessageStore:
             self.listed = starting.files
             self.superblock.server_add(self.number, "lost_unknown_n", report.unknown)
         self.next_file = report.next_file
+        self.spares.read()
         return report
 
     def _wipe(self) -> start_report.Report:
         """The transient store begins empty; its numbers go on, so that no reader takes a new file for an old one."""
         listing = list_files(self.folder)
-        report = start_report.Report(next_file=max((number for number, _path in listing.files), default=-1) + 1)
+        there = (*listing.files, *listing.spares)
+        report = start_report.Report(next_file=max((number for number, _path in there), default=-1) + 1)
         report.foreign = listing.foreign
         for path in [*(path for _number, path in listing.files), *listing.unfinished, *listing.lists.values()]:
             data_files.unlink(path, missing_ok=True)
@@ -395,6 +403,7 @@ class MessageStore:
                 data_files.unlink(path, missing_ok=True)
             raise
         self.superblock.crash_point(CONSTANTS["CRASH_FILE_MADE"])
+        self.made_at = time.monotonic()
         low_disk.look(self.superblock, self.folder)
         return made
 
@@ -419,8 +428,22 @@ class MessageStore:
 
     def discard(self, path: Path) -> None:
         """On a helper thread: a file that goes becomes a spare, while there are few. Raises StoreError."""
-        most = 0 if self.disk_full or self.superblock.get("alarms") & ALARM_DISK else self.settings.spare_files
-        recycle(path, self.superblock.get("file_bytes"), self.spares, most)
+        full = self.disk_full or self.superblock.get("alarms") & ALARM_DISK
+        recycle(path, self.superblock.get("file_bytes"), self.spares, 0 if full else self.spares_useful())
+
+    def spares_useful(self) -> int:
+        """How many spares are of use: as many as the settings say while files are made, then one."""
+        used = time.monotonic() - self.made_at < SPARES_USED_S
+        return self.settings.spare_files if used else min(1, self.settings.spare_files)
+
+    def drop_spares(self, most: int) -> None:
+        """On a helper thread: spares above this number go, and their space. Raises StoreError, OSError."""
+        with Removal() as removal:
+            while len(self.spares) > most and (path := self.spares.take()) is not None:
+                removal.add(path)
+                data_files.unlink(path, missing_ok=True)
+            segment.sync_directory(self.folder)
+            removal.give_back()
 
     def quarantine(self, path: Path, losses: list[Loss]) -> None:
         """On a helper thread: a damaged file that was collected is kept for people. Raises StoreError."""

@@ -46,7 +46,8 @@ def chosen(*rows: FileRow, pinned: Sequence[int] = (), **more: Any) -> list[int]
 
 
 def test_the_threshold() -> None:
-    assert not triggered(3, 0, 100 * FILE, FILE, 0.5)
+    assert not triggered(2, 0, 100 * FILE, FILE, 0.5)
+    assert triggered(3, 0, 3 * FILE, FILE, 0.5)
     assert not triggered(10, 5 * FILE, 10 * FILE, FILE, 0.5)
     assert triggered(10, 5 * FILE - 1, 10 * FILE, FILE, 0.5)
     assert not triggered(10, 0, 2 * FILE, FILE, 0.5)
