@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -430,6 +431,12 @@ def test_where_messages_go(run: Any, node: warren.Node, written_files: Path, tmp
 # ---- interrupted ----------------------------------------------------------------------------------------------------
 
 
+#: what PySpark's daemon prints of a worker whose JVM side was faster: on a busy machine it does that now and then
+BROKEN_PIPE = re.compile(
+    r'Traceback .*\n(?:  File ".*/pyspark/daemon\.py", line .*\n(?:    .*\n)*)+BrokenPipeError: .*\n'
+)
+
+
 def test_a_pipeline_that_is_terminated(run: Any, node: warren.Node, tmp_path: Path) -> None:
     """SIGTERM to the whole process group, as `timeout` sends it, in the middle of a republish that would last an hour:
     one line says how to go on, nothing is left, and the same command does the rest.
@@ -458,7 +465,8 @@ def test_a_pipeline_that_is_terminated(run: Any, node: warren.Node, tmp_path: Pa
         if process.poll() is None:
             process.kill()
             process.communicate()
-    said = [line for line in errors.splitlines() if "Using incubator modules" not in line and ": starting" not in line]
+    heard = BROKEN_PIPE.sub("", errors)
+    said = [line for line in heard.splitlines() if "Using incubator modules" not in line and ": starting" not in line]
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert output == ""
     assert len([line for line in said if "tasks," not in line]) == 1, errors
