@@ -98,6 +98,7 @@ void wr_store_seal(wr_store *store, uint64_t now) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < server->active_n; i++) {
         wr_store_link *link = &store->links[server->active[i]];
+        if (server->finished[server->active[i]]) continue; /* its region may go, and its slot be another's */
         if (!link->active || (link->effect <= link->posted && !(sync && link->effect > link->posted_sync))) continue;
         horizons[n++] = (wr_horizon){&server->views[server->active[i]], store->number, link->effect};
         /* Counted before the committer can see it. */

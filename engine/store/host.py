@@ -486,7 +486,8 @@ class StoreHost:
             known = self.clients.get(view.slot)
             if known is not None and known[0].generation != view.generation:
                 if not self._detach(view.slot):
-                    continue  # at the next timer
+                    unserved.add(view.claim)  # the slot's next client waits for the next timer
+                    continue
                 known = None
             try:
                 if known is None and not self._attach(view, starting):

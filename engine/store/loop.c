@@ -307,13 +307,13 @@ bool wr_store_server_all_durable(wr_store_server *server) {
         for (uint32_t i = 0; i < server->active_n; i++) {
             uint32_t slot = server->active[i];
             const wr_store_link *link = &store->links[slot];
-            if (!link->active || link->evicted) continue;
+            if (!link->active || link->evicted || server->finished[slot]) continue;
             if (wr_store_tail(store, slot) != link->processed) durable = false;
             open_effect |= link->effect > (store->persistent ? link->posted_sync : link->posted);
             if (atomic_load_explicit(&link->done_written, memory_order_acquire) < link->effect) durable = false;
         }
-        if (open_effect) {
-            store->want_sync = true;
+        if (open_effect || store->unsynced_since) {
+            store->want_sync = store->force_sync = true;
             durable = false;
         }
         if (wr_log_look(store->log)->busy) durable = false;
