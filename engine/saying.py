@@ -60,6 +60,26 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+#: what a terminal, a reader of lines or a shell would obey; of a name its quotes and brackets, too
+_ACTIVE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029`$;&|<>]")
+_ACTIVE_IN_NAMES = re.compile(rf"{_ACTIVE.pattern}|[\"'\\()]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def inert(text: str) -> str:
+    """Text of somebody else, for a line of a log: nothing in it ends a command of a shell, or begins one."""
+    return readable(_ACTIVE.sub(_escaped, text))
+
+
+def quoted(name: str) -> str:
+    """A name of somebody else, for a text: in quotes, and one word for a shell, whatever is in it."""
+    return f"'{readable(_ACTIVE_IN_NAMES.sub(_escaped, name))}'"
+
+
 class _Short(reprlib.Repr):
     """A repr that ends, however large or deep the value is."""
 
@@ -67,7 +87,15 @@ class _Short(reprlib.Repr):
         super().__init__()
         self.maxlevel = 3
         self.maxstring = self.maxother = SHOWN_MAX // 2
-        self.repr_bytes = self.repr_bytearray = self.repr_str  # cut before they are escaped
+        self.repr_bytes = self.repr_bytearray = super().repr_str  # cut before they are escaped
+
+    def repr_str(self, x: str, level: int) -> str:
+        """A text, as `quoted` has it."""
+        most = self.maxstring
+        if len(x) > most:
+            half = (most - 3) // 2
+            x = f"{x[:half]}...{x[len(x) - (most - 3 - half) :]}"
+        return quoted(x)
 
     def repr_int(self, x: int, level: int) -> str:
         """Python refuses to write numbers of more than 4,300 digits."""
@@ -78,11 +106,13 @@ _short = _Short()
 
 
 def shown(value: object) -> str:
-    """A value that was given, for an error: its repr, at most `SHOWN_MAX` characters of it."""
+    """A value that was given, for an error: its repr, at most `SHOWN_MAX` characters of it, and inert."""
     try:
         found = _short.repr(value)
     except Exception:  # noqa: BLE001 - a repr that fails is the caller's, and the error is about something else
         found = object.__repr__(value)
+    if not isinstance(value, str):
+        found = inert(found)
     return found if len(found) <= SHOWN_MAX else found[: SHOWN_MAX - 1] + "…"
 
 

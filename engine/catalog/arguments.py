@@ -34,7 +34,7 @@ import msgspec
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import InvalidName, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import shown
+from warren.engine.saying import quoted, shown
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
@@ -79,13 +79,13 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
             check = _CHECKS.get(name)
             if check is None:
                 known = ", ".join(sorted(_CHECKS))
-                raise UsageError(f"queue {queue!r}: unknown argument {shown(name)}: known are {known}")
+                raise UsageError(f"queue {quoted(queue)}: unknown argument {shown(name)}: known are {known}")
             if value is None:
                 continue
             try:
                 checked[name] = check(value)
             except (ValueError, TypeError) as error:  # a UsageError is a ValueError
-                raise UsageError(f"queue {queue!r}: argument {name}={shown(value)}: {error}") from None
+                raise UsageError(f"queue {quoted(queue)}: argument {name}={shown(value)}: {error}") from None
         found = cls(**checked)
         found._check_together(queue)
         return found
@@ -93,17 +93,18 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     def _check_together(self, queue: str) -> None:
         if self.dead_letter_routing_key is not None and self.dead_letter_exchange is None:
             raise UsageError(
-                f"queue {queue!r}: dead_letter_routing_key without dead_letter_exchange: "
+                f"queue {quoted(queue)}: dead_letter_routing_key without dead_letter_exchange: "
                 "give the exchange too ('' is the default one, which routes to the queue of that name)"
             )
         if self.overflow != "drop-head" and self.max_length is None and self.max_length_bytes is None:
             raise UsageError(
-                f"queue {queue!r}: overflow={self.overflow!r} without a maximum: give max_length or max_length_bytes"
+                f"queue {quoted(queue)}: overflow={self.overflow!r} without a maximum: give "
+                f"max_length or max_length_bytes"
             )
 
         if self.refused_die and self.dead_letter_exchange is None:
             raise UsageError(
-                f"queue {queue!r}: overflow={self.overflow!r} without dead_letter_exchange: give one, or say "
+                f"queue {quoted(queue)}: overflow={self.overflow!r} without dead_letter_exchange: give one, or say "
                 "overflow='reject-publish'"
             )
 

@@ -83,6 +83,7 @@ from warren.engine.saying import (
     NOTHING_DELETED,
     counted,
     in_a_program,
+    quoted,
     shown,
 )
 
@@ -429,7 +430,7 @@ class Catalog:
             if gone:
                 self._cut_queue(self.by_id[step.queue.id])
             elif step.queue.name in self.queues or step.queue.id in self.by_id:
-                raise ValueError(f"queue {step.queue.name!r} or its id {step.queue.id} exists already")
+                raise ValueError(f"queue {quoted(step.queue.name)} or its id {step.queue.id} exists already")
             else:
                 self._put_queue(step.queue)
         elif step.exchange is not None:
@@ -448,7 +449,7 @@ class Catalog:
             elif topics.is_retold(self.topics.get(step.topic.name), step.topic):
                 self._put_topic(step.topic)
             elif step.topic.name in self.topics or step.topic.id in self.topics_by_id:
-                raise ValueError(f"topic {step.topic.name!r} or its id {step.topic.id} exists already")
+                raise ValueError(f"topic {quoted(step.topic.name)} or its id {step.topic.id} exists already")
             else:
                 self._put_topic(step.topic)
         elif step.topic_binding is not None:
@@ -537,18 +538,19 @@ class Catalog:
         check_name(name)
         policy = QueueArguments.of(name, arguments or {})
         given = policy.given()
-        said = checked_opaque(f"queue {name!r}: what origin names", origin)
+        said = checked_opaque(f"queue {quoted(name)}: what origin names", origin)
         found = self.queues.get(name)
         if found is not None:
             self.check_owner(found, client)
             if not as_it_is and (found.durable, found.arguments) != (durable, given):
                 raise DeclarationMismatch(
-                    f"queue {name!r} exists and differs: {_differences(found, durable, given)}: {AS_IT_IS}"
+                    f"queue {quoted(name)} exists and differs: {_differences(found, durable, given)}: {AS_IT_IS}"
                 )
             return found
         if policy.exclusive and not client:
             raise UsageError(
-                f"queue {name!r}: an exclusive queue belongs to the client that declares it, so only a program can: "
+                f"queue {quoted(name)}: an exclusive queue belongs to the client that declares "
+                f"it, so only a program can: "
                 f"leave out the argument exclusive{in_a_program('node.queue(…, exclusive=True)')}"
             )
         worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
@@ -562,7 +564,7 @@ class Catalog:
         """Raises ResourceLocked when the queue is exclusive and belongs to another client."""
         if queue.owner and queue.owner != client:
             raise ResourceLocked(
-                f"queue {queue.name!r} is exclusive and belongs to another client: "
+                f"queue {quoted(queue.name)} is exclusive and belongs to another client: "
                 "use another name, or wait until that client is gone"
             )
 
@@ -590,7 +592,7 @@ class Catalog:
         """Forget a subscription; its claims must have been returned before (`release`). Raises QueueNotFound."""
         found = self.subscription(queue, name)
         if found is None:
-            raise QueueNotFound(f"queue {queue!r} has no subscription {name!r}")
+            raise QueueNotFound(f"queue {quoted(queue)} has no subscription {quoted(name)}")
         self._remove_queue(found)
         return found
 
@@ -656,22 +658,22 @@ class Catalog:
             check_name(name, "exchange")
         if type not in EXCHANGE_TYPES:
             types = ", ".join(EXCHANGE_TYPES)
-            raise UsageError(f"exchange {name!r}: there is no type {shown(type)}; choose one of {types}")
+            raise UsageError(f"exchange {quoted(name)}: there is no type {shown(type)}; choose one of {types}")
         if alternate is not None:
             check_name(alternate, "exchange")
-        given = checked_opaque(f"exchange {name!r}: arguments", arguments)
-        said = checked_opaque(f"exchange {name!r}: what origin names", origin)
+        given = checked_opaque(f"exchange {quoted(name)}: arguments", arguments)
+        said = checked_opaque(f"exchange {quoted(name)}: what origin names", origin)
         declaration = ExchangeDeclaration(name, type, durable, alternate, internal, auto_delete, given, said)
         if found is not None:
             if compared(found) != compared(declaration):
                 raise DeclarationMismatch(
-                    f"exchange {name!r} exists as {described(found)}, not as "
+                    f"exchange {quoted(name)} exists as {described(found)}, not as "
                     f"{described(declaration)}: use it as it is, or delete it first"
                 )
             return found
         if name.startswith(RESERVED_PREFIX):
             raise UsageError(
-                f"exchange {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
+                f"exchange {quoted(name)}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
             )
         self._put_exchange(declaration)
         self.version += 1
@@ -683,10 +685,11 @@ class Catalog:
         """
         found = self.exchange(name, f"{NOTHING_DELETED}; `warren exchange list` lists those that exist")
         if not name or name.startswith(RESERVED_PREFIX):
-            raise UsageError(f"exchange {name!r} is built in and cannot be deleted")
+            raise UsageError(f"exchange {quoted(name)} is built in and cannot be deleted")
         if if_unused and self.is_bound(name):
             raise PreconditionFailed(
-                f"exchange {name!r} is in use: {self._bound_to(name)} bound to it: unbind first, or delete it without "
+                f"exchange {quoted(name)} is in use: {self._bound_to(name)} bound to it: unbind "
+                f"first, or delete it without "
                 "if_unused"
             )
         self._remove_exchange(found)
@@ -814,14 +817,14 @@ class Catalog:
         compacted, by_name = False if compacted is None else compacted, False if by_name is None else by_name
         count = has if queues is None else queues
         wanted = topics.checked(id, name, count, retention_s, retention_bytes, compacted, by_name)
-        said = checked_opaque(f"topic {name!r}: what origin names", origin)
+        said = checked_opaque(f"topic {quoted(name)}: what origin names", origin)
         if found is not None:
             wanted = msgspec.structs.replace(wanted, origin=found.origin)
             if found != wanted:
                 only = topics.is_retold(found, wanted) and not found.compacted
                 advice = "topic.set(), or `warren topic set`, changes its retention" if only else AS_IT_IS
                 raise DeclarationMismatch(
-                    f"topic {name!r} exists and differs: {topics.differences(found, wanted)}: {advice}"
+                    f"topic {quoted(name)} exists and differs: {topics.differences(found, wanted)}: {advice}"
                 )
             return found
         topics.check_compacted(wanted)
@@ -830,7 +833,8 @@ class Catalog:
     def _add_topic(self, wanted: TopicDeclaration) -> TopicDeclaration:
         if self.topic_rows + wanted.queues > TOPIC_ROWS_MAX:
             raise LimitError(
-                f"topic {wanted.name!r} would have {wanted.queues} queues, and all topics of a node {TOPIC_ROWS_MAX} "
+                f"topic {quoted(wanted.name)} would have {wanted.queues} queues, and all topics "
+                f"of a node {TOPIC_ROWS_MAX} "
                 f"at most, of which {self.topic_rows} are there: declare it with fewer queues, or delete topics"
             )
         self._take_id()
@@ -915,7 +919,9 @@ class Catalog:
         found = self._topic_bound(wanted)
         if found is None:
             if self.topics[topic].compacted and not wanted.key:
-                raise UsageError(f"topic {topic!r} is compacted: each of its messages needs a key: say what becomes it")
+                raise UsageError(
+                    f"topic {quoted(topic)} is compacted: each of its messages needs a key: say what becomes it"
+                )
             self._put_topic_binding(wanted)
             self.version += 1
             return wanted
@@ -923,7 +929,8 @@ class Catalog:
             pairs = ((name, getattr(found, name), getattr(wanted, name)) for name in ("key", "tag"))
             differ = "; ".join(f"{name}={has or None!r}, not {new or None!r}" for name, has, new in pairs if has != new)
             raise DeclarationMismatch(
-                f"topic {topic!r} is bound to exchange {exchange!r} so already, and differs: {differ}: unbind it first"
+                f"topic {quoted(topic)} is bound to exchange {quoted(exchange)} so already, and "
+                f"differs: {differ}: unbind it first"
             )
         return found
 

@@ -24,7 +24,7 @@ import msgspec
 
 from warren.engine.catalog.metadata import plain
 from warren.engine.errors import UsageError
-from warren.engine.saying import shown
+from warren.engine.saying import quoted, shown
 
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
@@ -137,7 +137,7 @@ def described(exchange: ExchangeDeclaration) -> str:
     """What an exchange is declared as, for an error."""
     said = [exchange.type, "durable" if exchange.durable else "transient"]
     said += [name.replace("_", "-") for name in ("internal", "auto_delete") if getattr(exchange, name)]
-    alternate = f" with alternate {exchange.alternate!r}" if exchange.alternate is not None else ""
+    alternate = f" with alternate {quoted(exchange.alternate)}" if exchange.alternate is not None else ""
     arguments = f"{' and' if alternate else ' with'} arguments {exchange.arguments}" if exchange.arguments else ""
     return f"{', '.join(said)}{alternate}{arguments}"
 

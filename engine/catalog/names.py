@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from warren.engine.errors import InvalidName
-from warren.engine.saying import shown
+from warren.engine.saying import quoted, shown
 
 NAME_BYTES_MAX = 255
 #: C0, DEL and C1
@@ -44,7 +44,7 @@ def check_name(name: object, what: str = "queue") -> str:
         raise InvalidName(f"{what} name {shown!r} has {len(encoded)} bytes: at most {NAME_BYTES_MAX} are allowed")
     if "/" in name:
         other = "-" if what == "topic" else "."
-        raise InvalidName(f"{what} name {shown!r} has a slash: use another separator, {other!r} for example")
+        raise InvalidName(f"{what} name {shown!r} has a slash: use another separator, {quoted(other)} for example")
     if "\0" in name:
         raise InvalidName(f"{what} name {shown!r} has a NUL character: remove it")
     if found := CONTROL.search(name):

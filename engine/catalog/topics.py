@@ -10,7 +10,7 @@ import msgspec
 from warren.engine.catalog.names import check_topic_name
 from warren.engine.errors import UsageError
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import shown
+from warren.engine.saying import quoted, shown
 
 #: queues of a topic, and of all topics together: rows of the topic worker's region
 TOPIC_QUEUES_MAX = 1024
@@ -70,7 +70,8 @@ def check_compacted(topic: TopicDeclaration) -> None:
     """Raises UsageError when a topic is compacted and has a retention."""
     if topic.compacted and (topic.retention_s is not None or topic.retention_bytes is not None):
         raise UsageError(
-            f"topic {topic.name!r}: a compacted topic keeps the newest message of each key, and has no retention: "
+            f"topic {quoted(topic.name)}: a compacted topic keeps the newest message of each "
+            f"key, and has no retention: "
             "leave out retention_s and retention_bytes, or compacted"
         )
 
@@ -91,7 +92,7 @@ def differences(found: TopicDeclaration, wanted: TopicDeclaration) -> str:
     """What a topic has and what was wanted, where they differ."""
     names = (name for name in found.__struct_fields__ if name != "origin")
     pairs = ((name, _said(getattr(found, name)), _said(getattr(wanted, name))) for name in names)
-    return "; ".join(f"{name}={has!r}, not {other!r}" for name, has, other in pairs if has != other)
+    return "; ".join(f"{name}={has!r}, not {shown(other)}" for name, has, other in pairs if has != other)
 
 
 def _said(value: object) -> object:
@@ -102,25 +103,25 @@ def _said(value: object) -> object:
 def _whole(topic: str, what: str, value: object, least: int, most: int) -> int:
     """A number of a topic's declaration. Raises UsageError."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"topic {topic!r}: {what} must be a whole number, not {shown(value)}")
+        raise UsageError(f"topic {quoted(topic)}: {what} must be a whole number, not {shown(value)}")
     if not least <= value <= most:
-        raise UsageError(f"topic {topic!r}: {what} must lie between {least} and {most}, not {shown(value)}")
+        raise UsageError(f"topic {quoted(topic)}: {what} must lie between {least} and {most}, not {shown(value)}")
     return value
 
 
 def _seconds(topic: str, what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"topic {topic!r}: {what} must be a number of seconds, or None, not {shown(value)}")
+        raise UsageError(f"topic {quoted(topic)}: {what} must be a number of seconds, or None, not {shown(value)}")
     try:
         seconds = float(value)
     except OverflowError:
         seconds = math.inf
     if not 0 < seconds < math.inf:
-        raise UsageError(f"topic {topic!r}: {what} must be more than 0 seconds and finite, not {shown(value)}")
+        raise UsageError(f"topic {quoted(topic)}: {what} must be more than 0 seconds and finite, not {shown(value)}")
     return seconds
 
 
 def _flag(topic: str, what: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise UsageError(f"topic {topic!r}: {what} must be True or False, not {shown(value)}")
+        raise UsageError(f"topic {quoted(topic)}: {what} must be True or False, not {shown(value)}")
     return value

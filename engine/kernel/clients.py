@@ -10,7 +10,7 @@ from logging import ERROR, WARNING
 from typing import TYPE_CHECKING, Protocol
 
 from warren.engine.kernel import atomic_file
-from warren.engine.saying import Say
+from warren.engine.saying import Say, quoted
 from warren.ipc import region as regions
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
@@ -66,7 +66,9 @@ class Clients:
                     raise
                 unserved.add(view.claim)
                 if view.claim not in self._unserved:
-                    self._say(f"client {view.name!r} (slot {view.slot}) waits until there is memory: {error}", WARNING)
+                    self._say(
+                        f"client {quoted(view.name)} (slot {view.slot}) waits until there is memory: {error}", WARNING
+                    )
                 continue
             if view.state != ACTIVE and self._regions[view.slot][0] == view.generation:
                 self._engine.closing(view.slot)
@@ -87,13 +89,13 @@ class Clients:
             if view.state != ACTIVE:
                 superblock.set_server_done(view.slot, self._server, view.generation)
             else:
-                self._say(f"client {view.name!r} (slot {view.slot}) cannot be attached: {error}", ERROR)
+                self._say(f"client {quoted(view.name)} (slot {view.slot}) cannot be attached: {error}", ERROR)
             return False
         try:
             self.take_up(view.slot, view.generation, view.client_epoch, region)
         except OSError as error:
             region.close()
-            self._say(f"client {view.name!r} (slot {view.slot}) has a region of the wrong form: {error}", ERROR)
+            self._say(f"client {quoted(view.name)} (slot {view.slot}) has a region of the wrong form: {error}", ERROR)
             superblock.set_server_done(view.slot, self._server, view.generation)
             return False
         return True

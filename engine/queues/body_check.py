@@ -35,6 +35,7 @@ from warren.engine.kernel.formats import KIND_MESSAGE
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.large_files import ID_BYTES
 from warren.engine.queues.moving import Source
+from warren.engine.saying import quoted
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _look(folder: Folder, node_id: int, named: dict[bytes, QueueDeclaration]) ->
                 except FileNotFoundError:
                     yield LargeFile(path, queue, 0, "is missing: its message is lost")
                     continue
-                problem = f"bad {wrong}: its message, of queue {queue.name!r}, is lost" if wrong else ""
+                problem = f"bad {wrong}: its message, of queue {quoted(queue.name)}, is lost" if wrong else ""
                 yield LargeFile(path, queue, size, problem)
         finally:
             os.close(directory)

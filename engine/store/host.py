@@ -28,7 +28,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.paths import STORE_FOLDERS
-from warren.engine.saying import counted
+from warren.engine.saying import counted, quoted
 from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import data_path
@@ -40,6 +40,11 @@ from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
 
 STOP_TIMEOUT_S = 20.0
 RUN_NS = 1_000_000_000
+
+
+def called(view: SlotView) -> str:
+    """A client, for a line of the log."""
+    return quoted(view.name) if view.name else str(view.pid)
 
 
 class _Helper(ThreadPoolExecutor):
@@ -498,7 +503,7 @@ class StoreHost:
                 unserved.add(view.claim)
                 if view.claim not in self._unserved:
                     say(
-                        f"client {view.name or view.pid} in slot {view.slot} waits until there is memory: {error}",
+                        f"client {called(view)} in slot {view.slot} waits until there is memory: {error}",
                         WARNING,
                     )
                 continue
@@ -517,7 +522,7 @@ class StoreHost:
             if atomic_file.is_limit(error):
                 raise
             if view.state == ACTIVE:
-                say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}", WARNING)
+                say(f"client {called(view)} in slot {view.slot} is not served: {error}", WARNING)
             else:  # a half-made client left nothing to execute
                 for store in self.stores:
                     self.superblock.set_server_done(view.slot, store.number, view.generation)
@@ -535,7 +540,7 @@ class StoreHost:
             )
         except OSError as error:
             region.close()
-            say(f"client {view.name or view.pid} in slot {view.slot} is not served: {error}", WARNING)
+            say(f"client {called(view)} in slot {view.slot} is not served: {error}", WARNING)
             for store in self.stores:
                 self.superblock.set_server_done(view.slot, store.number, view.generation)
             return False

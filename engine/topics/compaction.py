@@ -26,7 +26,7 @@ from typing import NamedTuple
 from warren.engine import _core
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.atomic_file import NEW_SUFFIX
-from warren.engine.saying import Say, counted
+from warren.engine.saying import Say, counted, quoted
 from warren.engine.topics import retention_rules
 from warren.engine.topics.declared import Declaration
 from warren.engine.topics.looker import Looker, Stopped
@@ -161,7 +161,7 @@ class Compaction(Looker):
         if row.minimum > (found.end if found is not None else 0):
             what = "is missing" if found is None else f"is an older one, which ends at offset {found.end}"
             gap = gap_of(found.end if found is not None else 0, row.minimum)
-            self._damaged(key, f"topic {topic.name!r}, queue {queue}: {path} {what}: {gap}")
+            self._damaged(key, f"topic {quoted(topic.name)}, queue {queue}: {path} {what}: {gap}")
             return
         if found is not None:
             fd = data_files.open(path, os.O_RDONLY)
@@ -248,7 +248,9 @@ class Compaction(Looker):
             return
         took = time.monotonic() - began
         kept = f"{counted(records, 'message')} of {size:,} bytes stay, {gone:,} went"
-        self._say(f"topic {topic.name!r}, queue {queue} was compacted below offset {end}: {kept}; {took:.1f} s", INFO)
+        self._say(
+            f"topic {quoted(topic.name)}, queue {queue} was compacted below offset {end}: {kept}; {took:.1f} s", INFO
+        )
 
     def _write(self, due: _Due, path: Path, new: Path, closing: contextlib.ExitStack) -> tuple[int, int, int, int]:
         """The new file, synced. Raises OSError."""
@@ -286,9 +288,11 @@ class Compaction(Looker):
         if error.errno == errno.EINVAL:
             return  # another file is there than this worker made: the next look sees which
         if error.errno == errno.EUCLEAN:
-            self._damaged(key, f"topic {due.topic.name!r}, queue {due.queue}: {error.strerror}")
+            self._damaged(key, f"topic {quoted(due.topic.name)}, queue {due.queue}: {error.strerror}")
             return
-        text = f"topic {due.topic.name!r}, queue {due.queue}: cannot write {path}: {os.strerror(error.errno or 0)}"
+        text = (
+            f"topic {quoted(due.topic.name)}, queue {due.queue}: cannot write {path}: {os.strerror(error.errno or 0)}"
+        )
         if self._trouble.said.get(key) != text:
             self._trouble.said[key] = text
             self._say(f"{text}; its messages stay where they are, and it is tried again", WARNING)

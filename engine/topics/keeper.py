@@ -34,7 +34,7 @@ from warren.engine import _core
 from warren.engine.errors import Error, Fenced, LimitError, TopicNotFound, UsageError
 from warren.engine.kernel import atomic_file
 from warren.engine.kernel.refusal import Refusal
-from warren.engine.saying import Say, counted
+from warren.engine.saying import Say, counted, quoted
 from warren.engine.topics import control, offsets
 from warren.engine.topics.formats import OFFSETS_TOPIC
 from warren.engine.topics.group_rows import GroupRow, GroupRows
@@ -386,7 +386,7 @@ class Keeper:
 
     def _seek(self, key: Key, group: Group, request: control.SeekGroup, now: float) -> int:
         if group.members and not request.force:
-            raise UsageError(f"group {key[1]!r} has members: close its readers, or give force=True (--force)")
+            raise UsageError(f"group {quoted(key[1])} has members: close its readers, or give force=True (--force)")
         if not request.offsets:
             raise UsageError("no offsets are given")
         committed = {queue: Committed(group.generation + 1, offset) for queue, offset in request.offsets}
@@ -399,7 +399,7 @@ class Keeper:
 
     def _delete(self, key: Key, group: Group) -> int:
         if group.members:
-            raise UsageError(f"group {key[1]!r} has members: close its readers first")
+            raise UsageError(f"group {quoted(key[1])} has members: close its readers first")
         end = self._append(key, {}) if key in self._offsets else 0
         self._offsets.pop(key, None)
         self._groups.pop(key, None)

@@ -30,7 +30,7 @@ from warren.engine import _core
 from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.removal import Removal
-from warren.engine.saying import Say
+from warren.engine.saying import Say, quoted
 from warren.engine.topics import bounds, log_files, retention_rules
 from warren.engine.topics.declared import Declaration
 from warren.engine.topics.formats import BOUNDS_TOPIC
@@ -270,7 +270,7 @@ class Retention(Looker):
         found = _core.topic_close(self.place.rows, self._superblock.buffer, 0)
         if found is not None and found[0] < position and not self._full:
             view = self._superblock.slot(found[1])
-            return f"client {view.name!r} (pid {view.pid}) holds messages there"
+            return f"client {quoted(view.name)} (pid {view.pid}) holds messages there"
         return ""
 
     # -- files --------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from warren.engine._core import AmqpReader, amqp_method
 from warren.engine.amqp import spec
+from warren.engine.saying import inert
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
 from warren.workers.amqp.handshake import SILENT_S, Handshake, Silence, refused
 from warren.workers.amqp.heartbeat import Heartbeat
@@ -115,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _who(self) -> str:
         """For the log."""
-        return f"user {self.user_name}" if self.user_name else "not logged in"
+        return f"user {inert(self.user_name)}" if self.user_name else "not logged in"
 
     def capable(self, name: str) -> bool:
         """Whether the client announced a capability."""
@@ -139,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection with a reply code, and what it holds."""
         if self.closing or self.over:
             return
-        log.warning("connection %s (%s) is closed: %s", self.peer.name, self._who, fault)
+        log.warning("connection %s (%s) is closed: %s", self.peer.name, self._who, inert(str(fault)))
         self.close(fault, method)
 
     def told(self, fault: Fault, method: int = 0) -> tuple[int, str, int, int]:
@@ -279,7 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if was_open and not self.closing:
-            log.warning("connection %s (%s) was lost%s", self.peer.name, self._who, f": {error}" if error else "")
+            why = f": {error}" if error else ""
+            log.warning("connection %s (%s) was lost%s", self.peer.name, self._who, why)
         if self.slots and self._going is None:
             self._going = self.gateway.spawn(self._end_channels())
         elif not self.slots:
@@ -429,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         self.user, self.vhost, self.open = user, vhost, True
         self._handshake = None
         self.send_method(0, spec.CONNECTION_OPEN_OK)
-        log.info("connection %s: user %s opened vhost %s", self.peer.name, user.name, vhost)
+        log.info("connection %s: user %s opened vhost %s", self.peer.name, inert(user.name), inert(vhost))
 
     def _open_no_more(self) -> bool:
         """It does not count among the open ones any more; whether it did."""
@@ -536,7 +538,7 @@ class Connection(asyncio.BufferedProtocol):
         """Say and hear nothing more, and end a while later."""
         if self.over or self._silent:
             return
-        log.warning("connection %s: %s", self.peer.name, why)
+        log.warning("connection %s: %s", self.peer.name, inert(why))
         self._silent = self.closing = True
         self._open_no_more()
         if self._handshake is not None:
@@ -545,7 +547,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def hang_up(self, why: str) -> None:
         """Send what is to be sent, and end."""
-        log.warning("connection %s: %s", self.peer.name, why)
+        log.warning("connection %s: %s", self.peer.name, inert(why))
         self._silent = self.closing = True
         self._hang_up()
 
@@ -553,7 +555,7 @@ class Connection(asyncio.BufferedProtocol):
         """End at once; what was not sent is not sent."""
         if self.over:
             return
-        log.warning("connection %s (%s) is ended: %s", self.peer.name, self._who, why)
+        log.warning("connection %s (%s) is ended: %s", self.peer.name, self._who, inert(why))
         self.closing = True
         self._transport.abort()
         self._ended()

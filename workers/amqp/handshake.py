@@ -21,6 +21,7 @@ from typing import Any
 
 from warren.engine import VERSION
 from warren.engine.amqp import spec
+from warren.engine.saying import quoted
 from warren.workers.amqp import login
 from warren.workers.amqp.faults import ConnectionFault
 from warren.workers.amqp.interfaces import Link
@@ -136,7 +137,7 @@ class Handshake:
         connection.client_properties = properties
         asked = login.credentials(mechanism, response, connection.peer)
         if asked is None:
-            raise Silence(f"it logged in by {mechanism!r}, which is not offered, or cannot be read")
+            raise Silence(f"it logged in by {quoted(mechanism)}, which is not offered, or cannot be read")
         connection.gateway.logins.submit(connection, asked, lambda user: self._known(mechanism, asked.name, user))
 
     def _known(self, mechanism: str, name: str, user: User | None) -> None:
@@ -151,7 +152,7 @@ class Handshake:
                 )
                 arguments = (spec.ACCESS_REFUSED, f"ACCESS_REFUSED - {text}", 0, 0)
                 connection.send_method(0, spec.CONNECTION_CLOSE, arguments)
-            connection.fall_silent(f"user {name!r} was refused")
+            connection.fall_silent(f"user {quoted(name)} was refused")
             return
         self.logged_in = user
         settings = connection.gateway.settings

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from warren.engine._core import amqp_table
 from warren.engine.errors import Error, UsageError
+from warren.engine.saying import quoted
 from warren.workers.amqp.interfaces import Link
 from warren.workers.amqp.peers import Peer
 from warren.workers.amqp.users import User, Users
@@ -90,7 +91,7 @@ class Logins:
             try:
                 events.call_soon_threadsafe(done, user)
             except RuntimeError:  # the gateway has ended
-                log.debug("nobody waits for the login of %s any more", asked.name)
+                log.debug("nobody waits for the login of %s any more", quoted(asked.name))
 
         self._threads.submit(check)
 
@@ -100,7 +101,7 @@ class Logins:
                 return self._users.check(asked.name, asked.password, peer.host)
             return self._users.external(peer.uid) if peer.uid >= 0 else self._users.named(asked.name)
         except Error as error:
-            log.error("the login of %r cannot be checked: %s", asked.name, error)
+            log.error("the login of %s cannot be checked: %s", quoted(asked.name), error)
         except Exception:
-            log.exception("the login of %r cannot be checked", asked.name)
+            log.exception("the login of %s cannot be checked", quoted(asked.name))
         return None

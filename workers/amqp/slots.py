@@ -18,6 +18,7 @@ from typing import Any
 
 from warren.engine.amqp import spec
 from warren.engine.errors import ClosedError, Error, NodeNotRunning
+from warren.engine.saying import inert
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault
 from warren.workers.amqp.interfaces import Channel, Link
 
@@ -156,10 +157,10 @@ class Slot:
         log.warning(
             "connection %s (user %s, vhost %s): channel %d is closed: %s",
             self._connection.peer.name,
-            self._connection.user_name,
-            self._connection.vhost,
+            inert(self._connection.user_name),
+            inert(self._connection.vhost),
             self.number,
-            fault,
+            inert(str(fault)),
         )
         crossed = any(_id_of(event) == spec.CHANNEL_CLOSE for event in self._events)  # the client closes it, too
         self.end()

@@ -21,6 +21,7 @@ from warren.engine.amqp.values import Int64
 from warren.engine.catalog import amqp_metadata
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import ClosedError, Error, NodeNotRunning, TopicNotFound
+from warren.engine.saying import inert, quoted
 from warren.workers.amqp.consumers import Run
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault
 from warren.workers.amqp.mapping import described
@@ -140,7 +141,7 @@ class StreamConsumer:
         try:
             await self._read_and_send()
         except Exception:
-            log.exception("stream %r: its consumer %s ends", self.queue, self.tag)
+            log.exception("stream %s: its consumer %s ends", quoted(self.queue), quoted(self.tag))
             self.lost()
 
     async def _read_and_send(self) -> None:
@@ -159,11 +160,12 @@ class StreamConsumer:
             except (ClosedError, NodeNotRunning):
                 return  # the connection is told by others
             except Error as error:
-                log.warning("stream %r: %s", self.queue, error)
+                log.warning("stream %s: %s", quoted(self.queue), inert(str(error)))
                 await asyncio.sleep(AGAIN_S)
                 continue
             for damage in found.damaged:
-                log.error("stream %r: a message cannot be read, and is not delivered: %s", self.queue, damage)
+                name, why = quoted(self.queue), inert(str(damage))
+                log.error("stream %s: a message cannot be read, and is not delivered: %s", name, why)
             self.offset = max(self.offset, found.next_offset) if not found.records else found.next_offset
             if found.records:
                 self._send(found.records)

@@ -42,7 +42,7 @@ from warren.engine.errors import (
     ResourceLocked,
 )
 from warren.engine.kernel.protocol import QUEUE_STATS
-from warren.engine.saying import counted, shown
+from warren.engine.saying import counted, inert, quoted, shown
 from warren.ipc.layout import DELIVERY_SLOTS_MAX
 from warren.workers.amqp.arguments import QUORUM, type_of_declared
 from warren.workers.amqp.content import Told, teller
@@ -268,7 +268,7 @@ class Tap(Line):
     def renew(self) -> None:
         found = self.loop.client.catalog().queues.get(self.queue.name)
         if found is None or found.lasting_id != self.lasting_id:
-            raise QueueNotFound(f"queue {self.queue.name!r} was deleted")
+            raise QueueNotFound(f"queue {quoted(self.queue.name)} was deleted")
         super().renew()
 
     def _follow(self) -> None:
@@ -289,7 +289,7 @@ class Tap(Line):
                 self.leave(consumer)
                 consumer.lost()
         elif not isinstance(error, LimitError | PeerLost) and self.consumers:
-            log.warning("queue %r: %s", self.queue.name, error)
+            log.warning("queue %s: %s", quoted(self.queue.name), inert(str(error)))
 
     # -- handing out --------------------------------------------------------------------------------------------
 
@@ -309,7 +309,8 @@ class Tap(Line):
             try:
                 found = self._take(most, 1)
             except (Error, OSError) as error:  # a damaged message, which is not delivered again
-                log.error("queue %r: a message cannot be read, and is not delivered: %s", self.queue.name, error)
+                name, why = quoted(self.queue.name), inert(str(error))
+                log.error("queue %s: a message cannot be read, and is not delivered: %s", name, why)
                 continue
             if not found:
                 return
@@ -394,11 +395,11 @@ class Tap(Line):
                 try:
                     self.handle.settle_many(deliveries, ack, requeue)
                 except AckTimedOut:
-                    log.info("queue %r: messages were acked after its ack_timeout", self.queue.name)
+                    log.info("queue %s: messages were acked after its ack_timeout", quoted(self.queue.name))
         except (AttachmentLost, PeerLost):
             self._settling.clear()  # the servers return them
         except Error as error:
-            log.warning("queue %r: messages stay unacked: %s", self.queue.name, error)
+            log.warning("queue %s: messages stay unacked: %s", quoted(self.queue.name), inert(str(error)))
         self._flushing = False
         if self.consumers:
             if self.handle.usable and self.handle.unacked > self.kept + sum(one.held for one in self.consumers):
@@ -521,7 +522,7 @@ class Taps:
             except QueueNotFound:
                 continue
             except Error as error:
-                log.warning("queue %r stays until this gateway ends: %s", name, error)
+                log.warning("queue %s stays until this gateway ends: %s", quoted(name), inert(str(error)))
         for name in names:
             self.look(name)
 
@@ -536,7 +537,7 @@ class Taps:
         except (QueueNotFound, PreconditionFailed):
             return
         except Error as error:
-            log.info("queue %r is not deleted yet: %s", name, error)  # the supervisor does it later
+            log.info("queue %s is not deleted yet: %s", quoted(name), inert(str(error)))  # the supervisor does it later
             return
         self.exclusives.pop(name, None)
         self.look(name)
@@ -637,7 +638,7 @@ class Taps:
                         one.full_since = now
                     elif 0 < one.full_since < now - FULL_S and now - self._said_full > FULL_PAUSE_S and tap.backlog:
                         one.full_since, self._said_full = -1.0, now
-                        log.warning("%s", tap.told_full(one))
+                        log.warning("%s", inert(tap.told_full(one)))
 
 
 def settle_now(taps: Sequence[Tap]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.errors import PreconditionFailed, TimedOut
+from warren.engine.saying import quoted
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.ipc.superblock import Superblock
 
@@ -78,14 +79,16 @@ class Bars:
             if found is None:
                 if now >= until:
                     raise TimedOut(
-                        f"queue {queue.name!r} is not deleted: its worker did not say in time what is in it: see "
+                        f"queue {quoted(queue.name)} is not deleted: its worker did not say in time what is in it: see "
                         "`warren status`, and try again"
                     )
                 return None
             if if_unused and found & CONSUMERS:
-                raise PreconditionFailed(f"queue {queue.name!r} is in use: it has consumers, so it is not deleted")
+                raise PreconditionFailed(
+                    f"queue {quoted(queue.name)} is in use: it has consumers, so it is not deleted"
+                )
             if if_empty and found & MESSAGES:
-                raise PreconditionFailed(f"queue {queue.name!r} is not empty, so it is not deleted")
+                raise PreconditionFailed(f"queue {quoted(queue.name)} is not empty, so it is not deleted")
             if found & LETTERS and now < min(letters_until, until):
                 again_at = now + AGAIN_S
                 return None

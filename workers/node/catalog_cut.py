@@ -20,6 +20,7 @@ from warren.engine.errors import StoreError
 from warren.engine.queues.folder import Folder, read_subscriptions
 from warren.engine.queues.moving import Source
 from warren.engine.queues.recovery import catalog_lost
+from warren.engine.saying import quoted
 from warren.workers.process.tie import workers_there
 
 
@@ -73,7 +74,7 @@ def repair(directory: Path, catalog: Catalog, cuts: list[Cut]) -> list[str]:
     catalog.version += 1
     catalog.save(directory)
     said = [
-        f"{directory / FILE_NAME}: queue {id} of worker-{wanted[id]} was lost; it is declared again as {name!r}"
+        f"{directory / FILE_NAME}: queue {id} of worker-{wanted[id]} was lost; it is declared again as {quoted(name)}"
         for id, name in names.items()
     ]
     return [*said, f"{directory / FILE_NAME}: the next queue gets id {catalog.next_queue_id}"]

@@ -26,7 +26,7 @@ from warren.engine.errors import (
     Error,
     NodeNotRunning,
 )
-from warren.engine.saying import Say
+from warren.engine.saying import Say, quoted
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.bars import Bars
@@ -205,7 +205,7 @@ class Desk:
             except OSError:
                 return  # no descriptor to look with
         self._change("queue", lambda catalog: catalog.delete_queue(name, client=queue.owner))
-        self._say(f"queue {name!r} is deleted: its client is gone")
+        self._say(f"queue {quoted(name)} is deleted: its client is gone")
 
     def release_queues(self, asked: requests.ReleaseQueues) -> dict[str, Any]:
         """The client leaves: its exclusive queues go now."""
@@ -264,7 +264,7 @@ class Desk:
             self._say(f"queues that are due to be deleted stay for now: {error}", WARNING)
             return
         for name, why in ended.items():
-            self._say(f"queue {name!r} is deleted: {why}")
+            self._say(f"queue {quoted(name)} is deleted: {why}")
 
     # -- exchanges, bindings, subscriptions ---------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from warren.engine.errors import ClosedError, DiskFull, Error, LimitError, PeerLost, TimedOut
 from warren.engine.kernel.paths import TOPICS
+from warren.engine.saying import quoted
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node import absence, children
@@ -48,7 +49,7 @@ class TopicLife:
     def refuse(self, name: str) -> None:
         """Nothing is declared that cannot be served before the next start of the node. Raises PeerLost."""
         if self._role.failed:
-            raise PeerLost(f"topic {name!r} cannot be declared: {self._failed()}")
+            raise PeerLost(f"topic {quoted(name)} cannot be declared: {self._failed()}")
 
     def changed(self, version: int, *, any_left: bool) -> None:
         """Topics came or went with a version of the catalog, which was told before."""
@@ -76,7 +77,7 @@ class TopicLife:
             ready = superblock.server_get(server, "state") == READY and role.running
             if ready and superblock.server_get(server, "catalog_read") >= version:
                 return answer
-            said = f"topic {name!r} is declared, but "
+            said = f"topic {quoted(name)} is declared, but "
             if superblock.state == DRAINING:
                 raise ClosedError(f"{said}the node of {self._directory} is stopping: it serves it after its next start")
             if role.failed:

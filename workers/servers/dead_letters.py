@@ -58,7 +58,7 @@ from warren.engine.errors import (
 )
 from warren.engine.kernel.protocol import REASONS
 from warren.engine.queues.causes import Causes
-from warren.engine.saying import Say
+from warren.engine.saying import Say, inert, quoted
 from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.client import Client
 from warren.workers.client.publish import Publish
@@ -339,11 +339,12 @@ class Forwarder(threading.Thread):
         name = source.origin.name
         if missing:
             self._tell(
-                f"dead letters of queue {name!r} wait for exchange {source.policy.dead_letter_exchange!r}: "
+                f"dead letters of queue {quoted(name)} wait for exchange "
+                f"{quoted(source.policy.dead_letter_exchange or '')}: "
                 "declare it, or declare the queue again with another dead_letter_exchange"
             )
         else:
-            self._tell(f"dead letters of queue {name!r} wait: {type(trouble).__name__}: {trouble}")
+            self._tell(f"dead letters of queue {quoted(name)} wait: {type(trouble).__name__}: {inert(str(trouble))}")
 
     def _publish(self, client: Client, source: _Source, letter: Delivery) -> Confirm | None:
         """Submit the copy of a letter; None when it goes nowhere."""
@@ -359,11 +360,14 @@ class Forwarder(threading.Thread):
             queues, topics = _routed(client, exchange, died)
             going = [queue for queue in queues if not is_cycle(died.named(queue.name), headers["x-death"])]
             if len(going) < len(queues):
-                self._tell(f"a dead letter of queue {origin!r} went in a circle without being rejected and was dropped")
+                self._tell(
+                    f"a dead letter of queue {quoted(origin)} went in a circle without being rejected and was dropped"
+                )
             elif not queues and not topics:
                 self._tell(
-                    f"a dead letter of queue {origin!r} was dropped: exchange {exchange!r} has no queue for routing "
-                    f"key {died.keys[0]!r}"
+                    f"a dead letter of queue {quoted(origin)} was dropped: exchange "
+                    f"{quoted(exchange)} has no queue for routing "
+                    f"key {quoted(died.keys[0])}"
                 )
             if not going and not topics:
                 return None
@@ -403,7 +407,7 @@ class Forwarder(threading.Thread):
         """What a letter says of itself; less when that is too large for a message: the body must get through."""
         yield died.packed()
         self._tell(
-            f"a dead letter of queue {origin!r} lost its headers: with x-death it would be larger than "
+            f"a dead letter of queue {quoted(origin)} lost its headers: with x-death it would be larger than "
             "message_bytes_max"
         )
         yield died.with_this_death()
