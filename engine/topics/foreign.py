@@ -46,7 +46,7 @@ def read(path: Path) -> bytes:
     if instead(path):
         raise IsADirectoryError(errno.EISDIR, f"it is {instead(path)}, and no file", str(path))
     descriptor = data_files.open(path, os.O_RDONLY)
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         return file.read()
 
 

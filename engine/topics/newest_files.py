@@ -35,7 +35,7 @@ def look(path: Path, node: bytes, topic: int, queue: int) -> File | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EPERM):
             raise
         raise OSError(errno.EUCLEAN, "it is no file") from error
     try:

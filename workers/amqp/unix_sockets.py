@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warren.engine.errors import Error, UsageError
+from warren.engine.kernel import data_files
 from warren.workers.amqp import asking
 from warren.workers.process import unix_socket
 
@@ -92,6 +93,6 @@ class UnixSockets:
                 with contextlib.suppress(OSError):
                     found = os.lstat(path)
                     if (found.st_dev, found.st_ino) == one.place:
-                        os.unlink(path)
+                        data_files.unlink(path)
             one.sock.close()
         self.held.clear()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from warren.engine.addresses import UNIX_PATH_MAX
 from warren.engine.errors import UsageError
+from warren.engine.kernel import data_files
 from warren.ipc import access
 
 #: a process of a killed node ends within a moment
@@ -39,7 +40,7 @@ def try_out(path: Path) -> None:
     while _answers(path) and time.monotonic() < deadline:
         time.sleep(0.05)
     with bound(path), contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        data_files.unlink(path)
 
 
 def bound(path: Path) -> socket.socket:
@@ -53,7 +54,7 @@ def bound(path: Path) -> socket.socket:
                 sock.bind(place)
             finally:
                 os.umask(before)
-        os.chmod(path, access.object_mode())
+        data_files.set_mode(path, access.object_mode())
     except OSError as error:
         sock.close()
         advice = _ADVICE.get(error.errno or 0, "give another path")
@@ -87,7 +88,7 @@ def _remove_stale(path: Path) -> None:
     if _answers(path):
         raise UsageError(f"cannot listen at unix:{path}: another process does; end it, or give another path")
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        data_files.unlink(path)
 
 
 def _answers(path: Path) -> bool:
