@@ -25,7 +25,6 @@ import stat
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import NoReturn
 
 from warren.ipc import access
 
@@ -83,30 +82,29 @@ def _within(path: Path | str, folder: int | None, itself: bool = False) -> Itera
             try:
                 below = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
             except OSError as error:
-                _refuse_link(error, name, above, path)
-            os.close(above)
+                raise _refused(error, name, above, path) from error
+            _let_go(above)
             above = below
         yield above, names[-1] if names else ".", owner
     finally:
-        os.close(above)
+        _let_go(above)
 
 
-def _refuse_link(error: OSError, name: str, above: int, path: Path | str) -> NoReturn:
-    """Say whose the link is that could not be followed; what else went wrong is raised as it is."""
-    try:
-        if error.errno in _NO_WAY:
-            found = os.stat(name, dir_fd=above, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
-                what = "" if os.path.basename(path) == name else f"{name} in it "
-                raise OSError(
-                    errno.ELOOP,
-                    f"{what}is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away",
-                    str(path),
-                ) from error
-        error.filename = str(path)
-        raise error
-    finally:
-        del error  # else it refers to itself by this frame, and keeps all that the frames above it hold
+def _let_go(descriptor: int) -> None:
+    """Of a folder on the way: what its closing says is no news of the file."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _refused(error: OSError, name: str, above: int, path: Path | str) -> OSError:
+    """The same error, with the whole path; and of a link that was not followed, whose it is."""
+    if error.errno in _NO_WAY:
+        found = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            what = "" if os.path.basename(path) == name else f"{name} in it "
+            said = f"{what}is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away"
+            return OSError(errno.ELOOP, said, str(path))
+    return OSError(error.errno, error.strerror, str(path))
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -118,26 +116,27 @@ def open(path: Path | str, flags: int, mode: int = 0o600, *, folder: int | None 
     """
     if flags & os.O_DIRECTORY:
         return open_folder(path, folder=folder)
-    with _within(path, folder) as (above, name, owner):
-        kept = flags & ~os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        try:
-            opened = os.open(name, kept, mode, dir_fd=above)
-        except OSError as error:
-            _refuse_link(error, name, above, path)
-        try:
-            found = os.fstat(opened)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EISDIR, "is no file: move it away", str(path))
-            if found.st_uid != owner and not anyones and not flags & os.O_EXCL:  # it is made just now
-                raise OSError(
-                    errno.EPERM, f"belongs to {user(found.st_uid)}, and the directory to {user(owner)}", str(path)
-                )
-            if flags & os.O_TRUNC and found.st_size:
-                os.ftruncate(opened, 0)
-        except BaseException:
+    kept = flags & ~os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    opened = -1
+    try:
+        with _within(path, folder) as (above, name, owner):
+            try:
+                opened = os.open(name, kept, mode, dir_fd=above)
+            except OSError as error:
+                raise _refused(error, name, above, path) from error
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EISDIR, "is no file: move it away", str(path))
+        if found.st_uid != owner and not anyones and not flags & os.O_EXCL:  # it is made just now
+            said = f"belongs to {user(found.st_uid)}, and the directory to {user(owner)}"
+            raise OSError(errno.EPERM, said, str(path))
+        if flags & os.O_TRUNC and found.st_size:
+            os.ftruncate(opened, 0)
+    except BaseException:
+        if opened >= 0:
             os.close(opened)
-            raise
-        return opened
+        raise
+    return opened
 
 
 def open_folder(path: Path | str, *, folder: int | None = None) -> int:
@@ -146,7 +145,7 @@ def open_folder(path: Path | str, *, folder: int | None = None) -> int:
         try:
             return os.open(name, os.O_RDONLY | _FOLDER, dir_fd=above)
         except OSError as error:
-            _refuse_link(error, name, above, path)
+            raise _refused(error, name, above, path) from error
 
 
 def above(folder: int) -> int:

@@ -395,16 +395,23 @@ class Dies(BaseException):
 
 
 class Plan:
-    """Counts the writer's calls of the operating system, and lets some fail."""
+    """Counts the writer's calls of the operating system, and lets some fail; but for those that only find a folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
+        self.on_the_way: set[int] = set()
         self.at: Callable[[int, str], BaseException | None] = lambda _number, _name: None
         for name in CALLS:
             monkeypatch.setattr(os, name, self._around(name, getattr(os, name)))
 
     def _around(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
+            if name == "open" and args[1] & os.O_PATH:  # on the way to a file
+                self.on_the_way.add(descriptor := real(*args, **named))
+                return descriptor
+            if name == "close" and args[0] in self.on_the_way:
+                self.on_the_way.remove(args[0])
+                return real(*args)
             self.count += 1
             error = self.at(self.count, name)
             if error is not None:
@@ -446,15 +453,26 @@ def history(directory: Path, seed: int, told: list[int], failed: list[Exception]
     return writer
 
 
+def calls_of(plan: Plan, directory: Path, seed: int) -> tuple[int, int]:
+    """How many calls there are up to the first one of a directory that is made, and up to the end of its history."""
+    for name in ("made", "whole"):
+        (directory / name).mkdir()
+    plan.count = 0
+    begun = begin(directory / "made")
+    made = plan.count + 1
+    begun.close()
+    plan.count = 0
+    history(directory / "whole", seed, [], [])
+    return made, plan.count
+
+
 @pytest.mark.usefixtures("short_logs")
 def test_a_death_at_every_call_loses_nothing_that_was_told(tmp_path: Path, plan: Plan) -> None:
     seed = 7
     expected = states(seed, 40)
-    (tmp_path / "whole").mkdir()
-    history(tmp_path / "whole", seed, [], [])
-    calls, plan.count = plan.count, 0
+    made, calls = calls_of(plan, tmp_path, seed)
     assert calls > 100
-    for last in range(12, calls):  # the first ones make the directory
+    for last in range(made, calls):
         directory = tmp_path / str(last)
         directory.mkdir()
         told: list[int] = []
@@ -480,10 +498,7 @@ def test_a_death_at_every_call_loses_nothing_that_was_told(tmp_path: Path, plan:
 def test_an_error_of_every_call_changes_nothing(tmp_path: Path, plan: Plan, number: int, times: int) -> None:
     """What was refused is not there, what was told is; who follows has the same, also after the next start."""
     seed = 7
-    (tmp_path / "whole").mkdir()
-    history(tmp_path / "whole", seed, [], [])
-    calls = plan.count
-    for first in range(12, calls):
+    for first in range(*calls_of(plan, tmp_path, seed)):
         directory = tmp_path / str(first)
         directory.mkdir()
         told: list[int] = []

@@ -1,5 +1,5 @@
-"""Goal: nothing below a data directory is opened, made, named, removed or given a mode but by engine/kernel/data_files.py,
-or in C by kernel/data_files.h, which follow no link (rule N35).
+"""Goal: nothing below a data directory is opened, made, named, removed or given a mode but by
+engine/kernel/data_files.py, or in C by kernel/data_files.h, which follow no link (rule N24).
 
 Method: the syntax tree of all modules of a node, and the C sources without comments and strings, are searched for calls
 of the system that take a path. What is none of a data directory is listed with its reason, and must be there.
@@ -27,6 +27,7 @@ OTHERS = {
     "workers/process/tls.py": "certificates, where the user has them",
     "workers/amqp/definitions.py": "a file of definitions, where the user has it",
     "workers/cli/definitions.py": "the same",
+    "workers/celery/place.py": "warren.open",
     "workers/cli/gateway_users.py": "a file with a password, where the user has it",
     "workers/cli/output.py": "standard streams",
     "workers/node/alarms.py": "/proc and /sys, below a root that tests give",
@@ -94,10 +95,8 @@ def calls(source: str) -> Iterator[str]:
     """The calls of a module that take a path themselves: `line: name`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (name := named(node)):
-            path = (
-                node.func.value if name.startswith("Path.") and isinstance(node.func, ast.Attribute) else node.args[0]
-            )
-            if not of_the_system(path):
+            method = name.startswith("Path.") and isinstance(node.func, ast.Attribute)
+            if not of_the_system(node.func.value if method else node.args[0]):
                 yield f"{node.lineno}: {name}"
 
 
