@@ -1,5 +1,5 @@
 """Goal: nothing below a data directory is opened, made, named, removed or given a mode but by
-engine/kernel/data_files.py, or in C by kernel/data_files.h, which follow no link (rule N24).
+engine/kernel/data_files.py, or in C by kernel/data_files.h, which follow no link (rule N21).
 
 Method: the syntax tree of all modules of a node, and the C sources without comments and strings, are searched for calls
 of the system that take a path. What is none of a data directory is listed with its reason, and must be there.

@@ -25,8 +25,7 @@ from warren.workers.process.control import ControlClient
 
 from support import leaks, users
 from support.long import in_part
-from support.real_node import RealNode
-from support.users import ALICE, BOB, EVE, GROUP, SUPERUSER, User
+from support.users import ALICE, BOB, EVE, GROUP, SUPERUSER, User, home, node_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -80,31 +79,8 @@ def _other_users() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder of root's that everybody can look into."""
-    with contextlib.ExitStack() as undo:
-        for folder in (tmp_path, *tmp_path.parents):
-            mode = stat.S_IMODE(folder.stat().st_mode)
-            if mode & 0o005 == 0o005:
-                break  # as /tmp
-            folder.chmod(mode | 0o055)
-            undo.callback(folder.chmod, mode)
+    with users.looked_into(tmp_path):
         yield tmp_path
-
-
-def home(place: Path, user: User) -> Path:
-    """A folder of a user's own."""
-    path = place / f"home-{user.uid}"
-    path.mkdir(mode=0o755)
-    path.chmod(0o755)
-    os.chown(path, user.uid, user.uid)
-    return path
-
-
-def node_of(user: User, directory: Path, *through: str, **settings: str) -> RealNode:
-    """A node that a user starts, `through` a command."""
-    if through:
-        return RealNode(directory, prefix=(*users.prefix(user), *through), workers=1, **settings)
-    return RealNode(directory, user=users.as_numbers(user), workers=1, **settings)
 
 
 def declared_and_put(directory: Path, body: str) -> None:

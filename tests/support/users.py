@@ -3,12 +3,17 @@
 How they become so: other_user.py. What cannot be is a reason to skip.
 """
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from support import other_user, warm
+from support.real_node import RealNode
 
 CANNOT = other_user.CANNOT
 
@@ -24,6 +29,35 @@ class User:
 GROUP = 61_300
 ALICE, BOB, EVE = User(61_201, (GROUP,)), User(61_202, (GROUP,)), User(61_203)
 SUPERUSER = User(0)
+
+
+@contextlib.contextmanager
+def looked_into(place: Path) -> Iterator[None]:
+    """Everybody can look into a folder of root's."""
+    with contextlib.ExitStack() as undo:
+        for folder in (place, *place.parents):
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            if mode & 0o005 == 0o005:
+                break  # as /tmp
+            folder.chmod(mode | 0o055)
+            undo.callback(folder.chmod, mode)
+        yield
+
+
+def home(place: Path, user: User) -> Path:
+    """A folder of a user's own."""
+    path = place / f"home-{user.uid}"
+    path.mkdir(mode=0o755)
+    path.chmod(0o755)
+    os.chown(path, user.uid, user.uid)
+    return path
+
+
+def node_of(user: User, directory: Path, *through: str, **settings: str) -> RealNode:
+    """A node that a user starts, `through` a command."""
+    if through:
+        return RealNode(directory, prefix=(*prefix(user), *through), workers=1, **settings)
+    return RealNode(directory, user=as_numbers(user), workers=1, **settings)
 
 
 def prefix(user: User) -> tuple[str, ...]:

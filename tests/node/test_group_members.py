@@ -1,0 +1,350 @@
+"""Goal: a member of a node's group uses the node, and gets nothing of its owner's: no file of the owner outside of the
+directory is opened, written, removed or given a mode, whatever the member puts where (rule N21).
+
+Method: programs of two users, as root (support/users.py). Each attack is tried in a directory of now, where the member
+cannot even make the link, and in one as an older Warren left it, with 02770, in which the links lie ready. What the
+owner has in his home is compared before and after.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import warren
+from warren.engine.catalog.node_directory import NodeDirectory
+
+from support import users
+from support.real_node import RealNode
+from support.users import ALICE, BOB, GROUP, home, node_of
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+MEETING = ("doorbells", "large", "transactions")
+#: a name of a queue that a shell runs, if it comes so far
+NAME = "x'$(touch PWNED);`touch PWNED`\"; touch PWNED; (touch PWNED) > PWNED & touch PWNED | x"
+REFUSED = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _other_users() -> None:
+    if why := users.why_not():
+        pytest.skip(why)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    with users.looked_into(tmp_path):
+        yield tmp_path
+
+
+class Owner:
+    """ALICE with her node: what she has beside it is hers."""
+
+    def __init__(self, place: Path) -> None:
+        self.home = home(place, ALICE)
+        self.directory = self.home / "data"
+        self.docs = self.home / "docs"
+        self.docs.mkdir()
+        for name in ("5.rdq", "7.jnl", "rows", "precious"):
+            (self.docs / name).write_text(f"her {name}")
+        (self.home / ".bashrc").write_text("# hers\n")
+        for path in (self.docs, *self.docs.iterdir(), self.home / ".bashrc"):
+            os.chown(path, ALICE.uid, ALICE.uid)
+        self.before = self.belongings()
+
+    def belongings(self) -> dict[str, tuple[int, int, bytes]]:
+        """All of her home but the node."""
+        found = {}
+        for path in (self.home, *self.home.rglob("*")):
+            if self.directory in (path, *path.parents):
+                continue
+            seen = path.lstat()
+            content = path.read_bytes() if stat.S_ISREG(seen.st_mode) else b""
+            found[str(path)] = seen.st_uid, stat.S_IMODE(seen.st_mode), content
+        return found
+
+    def unharmed(self) -> None:
+        assert self.belongings() == self.before
+
+    def node(self) -> RealNode:
+        return node_of(ALICE, self.directory, group=str(GROUP), message_bytes_max=str(2 << 20))
+
+
+@pytest.fixture
+def owner(place: Path) -> Owner:
+    return Owner(place)
+
+
+def as_of_old(directory: Path) -> None:
+    """As a Warren before this one left a shared directory."""
+    for path in (directory, *directory.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o2770 if path.is_dir() else 0o660)
+
+
+LETTER = """
+import sys, warren
+with warren.attach(sys.argv[1], timeout=60) as node:
+    queue = node.queue(sys.argv[2], dead_letter_exchange="none" + sys.argv[2], create=True)
+    queue.put(b"x")
+    queue.get(timeout=60).reject()
+"""
+#: what a member can do to what is there: each is refused, but where members make something
+TRY = """
+import os, sys
+directory, target = sys.argv[1:]
+for folder, folders, files in os.walk(directory):
+    meeting = os.path.basename(folder) in ("doorbells", "large", "transactions")
+    for name in [*folders, *files]:
+        path = os.path.join(folder, name)
+        for call in (
+            lambda: os.rename(path, path + ".away"),
+            lambda: os.open(path, os.O_WRONLY),
+            lambda: os.rmdir(path) if name in folders else os.unlink(path),
+            lambda: os.chmod(path, 0o777),
+            lambda: os.truncate(path, 0),
+        ):
+            try:
+                call()
+            except (PermissionError, IsADirectoryError, OSError) as error:
+                if isinstance(error, PermissionError) or error.errno in (6, 21, 22):  # a socket, a folder
+                    continue
+                raise
+            print("changed", path)
+            break
+    try:
+        os.symlink(target, os.path.join(folder, "planted"))
+        if meeting:
+            os.unlink(os.path.join(folder, "planted"))
+        else:
+            print("made", folder)
+    except PermissionError:
+        if meeting:
+            print("not made", folder)
+private = {"users.json", "users.lock", "amqp.shared"}
+for folder, folders, files in os.walk(directory):
+    for name in files:
+        if name not in private:
+            try:
+                open(os.path.join(folder, name), "rb").close()
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno != 6:
+                    print("not read", os.path.join(folder, name), error)
+"""
+
+
+def test_a_member_changes_nothing_where_the_owner_works(owner: Owner) -> None:
+    """While the node runs, and when it is down."""
+    with owner.node():
+        for name in ("q", "long"):
+            _pid, code, said = users.warren(BOB, "queue", "declare", owner.directory, name)
+            assert code == 0, said
+        _pid, code, said = users.warren(BOB, "topic", "create", owner.directory, "t")
+        assert code == 0, said
+        _pid, code, said = users.python(BOB, TRY, owner.directory, owner.docs)
+        assert (code, said) == (0, f"changed {owner.directory / 'lock'}\n"), "locks of its bytes are taken"
+    _pid, code, said = users.python(BOB, TRY, owner.directory, owner.docs)
+    assert (code, said) == (0, f"changed {owner.directory / 'lock'}\n")
+    owner.unharmed()
+
+
+USES = """
+import glob, os, sys, warren
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.transactions.sink import Batch, Sink
+from warren.workers.faces import subscription_owner
+directory = sys.argv[1]
+with warren.attach(directory, timeout=60) as node:
+    work = node.queue("work", create=True)
+    for size in (5, 64 << 10, 1_500_000):
+        work.put(b"b" * size)
+        message = work.get(timeout=60)
+        assert len(message.body) == size
+        message.ack()
+    topic = node.topic("flights", create=True)
+    topic.append(b"landed")
+    with topic.reader(group="report", start="earliest") as reader:
+        assert reader.get(timeout=60).body == b"landed"
+    work.put(b"L" * 1_500_000)
+node_id = NodeDirectory(directory).read().node_id
+assert not Sink(directory_path := NodeDirectory(directory).path, "bobs", node_id, 5).enter(Batch("id"))
+held = subscription_owner.Owner(directory, 7, "it")
+assert subscription_owner.is_owned(directory, 7)
+held.release()
+print("used")
+"""
+ANOTHERS_SINK = """
+import sys, warren
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.engine.transactions.sink import Batch, Sink
+directory = NodeDirectory(sys.argv[1])
+sink = Sink(directory.path, "bobs", directory.read().node_id, 5)
+assert sink.load() is not None
+try:
+    sink.enter(Batch("another"))
+except warren.PermissionRefused as error:
+    print(error)
+"""
+
+
+def test_a_member_uses_all_that_he_is_promised(owner: Owner) -> None:
+    """Messages of any size, topics, subscriptions, sinks; what he leaves is the owner's to read and to remove."""
+    with owner.node():
+        _pid, code, said = users.python(BOB, USES, owner.directory)
+        assert (code, said) == (0, "used\n")
+        _pid, code, said = users.python(ALICE, ANOTHERS_SINK, owner.directory)
+        assert f"sink 'bobs' belongs to user {BOB.uid}, and this process runs as user {ALICE.uid}" in said, said
+    assert [path.stat().st_uid for path in owner.directory.glob("queues/*/large/*")] == [BOB.uid]
+    _pid, code, said = users.warren(ALICE, "check", owner.directory)
+    assert code == 0, said
+    with owner.node():
+        _pid, code, said = users.warren(ALICE, "queue", "purge", owner.directory, "work")
+        assert code == 0, said
+        wait_until(lambda: not list(owner.directory.glob("queues/*/large/*")), 60, what="the removal of his file")
+    owner.unharmed()
+
+
+def test_what_a_log_quotes_is_nothing_that_a_shell_runs(owner: Owner, tmp_path: Path) -> None:
+    """A name of a queue with a command in it, which its worker says in its log; a shell gets the whole log."""
+    log = owner.directory / "log" / "worker-0.log"
+    with owner.node():
+        _pid, code, said = users.python(BOB, LETTER, owner.directory, NAME)
+        assert code == 0, said
+        wait_until(lambda: "dead letters of queue" in log.read_text(), 60, what="a line of the worker")
+    [line] = [line for line in log.read_text().splitlines() if "dead letters of queue" in line]
+    assert not set(line.split("queue ", 1)[1].split(" wait for", 1)[0]) & set('$`;&|<>()"\\n') - {"\\"}
+    for shell in ("sh", "bash"):
+        if shutil.which(shell):
+            work = tmp_path / f"in-{shell}"
+            work.mkdir()
+            subprocess.run([shell, str(log)], cwd=work, capture_output=True, timeout=60, check=False)
+            assert list(work.iterdir()) == [], shell
+
+
+APPEND = """
+import sys, warren
+with warren.attach(sys.argv[1], timeout=60) as node:
+    node.topic("t", create=True).append(b"x")
+"""
+#: what the owner's processes open, make, append to or remove, and what it was led to
+LINKS = {
+    "log/worker-0.log": ".bashrc",
+    "log/collector.log": ".bashrc",
+    "log/supervisor.log": "new-file",
+    "log": "docs",
+    "store": "docs",
+    "store/persistent": "docs",
+    "store/transient": "docs",
+    "queues": "docs",
+    "queues/worker-0": "docs",
+    "queues/worker-0/transient": "docs",
+    "queues/worker-0/journal": "docs",
+    "queues/worker-0/segments": "docs",
+    "queues/worker-0/large": "docs",
+    "queues/worker-0/files": "docs/precious",
+    "topics": "docs",
+    "topics/commitlog": "docs",
+    "topics/checkpoint": "docs/precious",
+    "transactions": "docs",
+    "doorbells": "docs",
+    "lock": "docs/precious",
+    "node.json": "docs/precious",
+    "catalog.json": "docs/precious",
+    "launch.json": "docs/precious",
+    "users.json": "docs/precious",
+    "users.lock": "docs/precious",
+    "amqp.shared": "docs/precious",
+}
+
+
+@contextlib.contextmanager
+def planted(link: Path, target: Path) -> Iterator[None]:
+    """A link of BOB's in the place of what is there."""
+    aside = link.with_name(link.name + ".aside") if link.exists() else None
+    if aside is not None:
+        link.rename(aside)
+    link.symlink_to(target)
+    os.lchown(link, BOB.uid, GROUP)
+    yield
+    link.unlink()
+    if aside is not None:
+        aside.rename(link)
+
+
+def test_links_in_a_directory_of_an_older_warren_refuse_the_start(owner: Owner) -> None:
+    """Each is named, with whose it is, and nothing behind it is touched; without them the start makes the modes new."""
+    with owner.node():
+        _pid, code, said = users.warren(ALICE, "queue", "declare", owner.directory, "q")
+        assert code == 0, said
+        _pid, code, said = users.python(ALICE, APPEND, owner.directory)
+        assert code == 0, said
+    for name, target in LINKS.items():
+        as_of_old(owner.directory)
+        link = owner.directory / name
+        with planted(link, owner.home / target):
+            for command in (("up", owner.directory), ("check", owner.directory, "--repair")):
+                _pid, code, said = users.warren(ALICE, *command)
+                assert code == REFUSED, (name, command, said)
+                assert f"{link} is a symbolic link of user {BOB.uid}, and a data directory has none" in said, said
+            users.warren(ALICE, "check", owner.directory)
+            owner.unharmed()
+    as_of_old(owner.directory)
+    deep = next(owner.directory.glob("topics/consumequeue/*/*")) / "link"
+    with planted(deep, owner.docs / "precious"):
+        _pid, code, said = users.warren(ALICE, "up", owner.directory)
+        assert code == REFUSED, said
+        assert f"{deep} is a symbolic link of user {BOB.uid}" in said, said
+        assert stat.S_IMODE(owner.directory.stat().st_mode) == 0o1700, "nobody else comes in until it is looked through"
+    with owner.node():
+        _pid, code, said = users.python(BOB, TRY, owner.directory, owner.docs)
+        assert (code, said) == (0, f"changed {owner.directory / 'lock'}\n")
+    owner.unharmed()
+
+
+def test_links_that_are_put_into_a_running_node_lead_nowhere(owner: Owner) -> None:
+    """Of a node whose folders the members could write: a log, a folder that is wiped, one in which files are made."""
+    with owner.node() as node:
+        _pid, code, said = users.warren(ALICE, "queue", "declare", owner.directory, "q")
+        assert code == 0, said
+        as_of_old(owner.directory)
+        log = owner.directory / "log" / "worker-0.log"
+        log.rename(log.with_suffix(".aside"))
+        log.symlink_to(owner.home / ".bashrc")
+        for name in ("store/transient", "queues/worker-0/transient", "queues/worker-0/journal"):
+            folder = owner.directory / name
+            folder.rename(folder.with_name("moved-away"))
+            folder.symlink_to(owner.docs)
+            folder.with_name("moved-away").rename(folder.with_name(f"{folder.name}-aside"))
+        users.python(BOB, LETTER, owner.directory, NAME)
+        with contextlib.suppress(warren.Error):
+            node.kill("worker-0")
+        node.stop()
+    owner.unharmed()
+
+
+def test_what_a_member_puts_where_members_make_something_is_passed_by(owner: Owner) -> None:
+    """Links in the place of large messages and sinks: no start, no repair and no stop follows one."""
+    with owner.node():
+        users.warren(BOB, "queue", "declare", owner.directory, "q")
+    for name in (f"queues/worker-0/large/{'ab' * 16}", "transactions/sink", "transactions/.gone-1"):
+        link = owner.directory / name
+        link.symlink_to(owner.docs)
+        os.lchown(link, BOB.uid, GROUP)
+    with owner.node():
+        _pid, code, said = users.warren(ALICE, "transactions", owner.directory, "--forget", "sink", "--force")
+        assert code != 0, said
+        _pid, code, said = users.warren(ALICE, "publish", owner.directory, "q", "--body", "x")
+        assert code == 0, said
+    users.warren(ALICE, "check", owner.directory)
+    users.warren(ALICE, "check", owner.directory, "--repair")
+    assert NodeDirectory(owner.directory).exists()
+    owner.unharmed()
