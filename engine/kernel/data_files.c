@@ -27,12 +27,10 @@ static int enter(int root, const char *path, const char **name) {
         if (at != root) close(at);
         at = below;
     }
-    if (!error && (!*path || !strcmp(path, ".."))) {
-        if (at != root) close(at);
-        error = EINVAL;
-    }
+    if (!error && (!*path || !strcmp(path, ".."))) error = EINVAL;
     *name = path;
     if (!error) return at;
+    if (at >= 0 && at != root) close(at);
     errno = error;
     return -1;
 }

@@ -91,7 +91,7 @@ def _within(path: Path | str, folder: int | None, itself: bool = False) -> Itera
 
 
 def _let_go(descriptor: int) -> None:
-    """Of a folder on the way: what its closing says is no news of the file."""
+    """Of a folder on the way: closing it says nothing about the file."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 
@@ -126,7 +126,7 @@ def open(path: Path | str, flags: int, mode: int = 0o600, *, folder: int | None 
                 raise _refused(error, name, above, path) from error
         found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EISDIR, "is no file: move it away", str(path))
+            raise OSError(errno.EISDIR, "is not a file: move it away", str(path))
         if found.st_uid != owner and not anyones and not flags & os.O_EXCL:  # it is made just now
             said = f"belongs to {user(found.st_uid)}, and the directory to {user(owner)}"
             raise OSError(errno.EPERM, said, str(path))

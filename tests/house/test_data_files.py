@@ -61,7 +61,7 @@ NOT_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 
 def named(call: ast.Call) -> str:
-    """What of the system a call is; "": nothing of it."""
+    """The name of a call of the system; "": another call."""
     function = call.func
     if isinstance(function, ast.Name):
         return "open" if function.id == "open" else ""

@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 class Owner:
-    """ALICE with her node: what she has beside it is hers."""
+    """ALICE with her node: all else in her home is hers, too."""
 
     def __init__(self, place: Path) -> None:
         self.home = home(place, ALICE)
@@ -281,7 +281,7 @@ def planted(link: Path, target: Path) -> Iterator[None]:
 
 
 def test_links_in_a_directory_of_an_older_warren_refuse_the_start(owner: Owner) -> None:
-    """Each is named, with whose it is, and nothing behind it is touched; without them the start makes the modes new."""
+    """Each is named, with whose it is, and nothing that it leads to is touched; without them the start makes the modes new."""
     with owner.node():
         _pid, code, said = users.warren(ALICE, "queue", "declare", owner.directory, "q")
         assert code == 0, said
