@@ -27,6 +27,14 @@ def test_names_that_the_node_does_not_allow() -> None:
     assert engine_name("/", "") == ""
 
 
+def test_a_name_for_answers_is_the_same_in_each_vhost() -> None:
+    """And other names that begin almost so are not."""
+    name = "amq.rabbitmq.reply-to.token"
+    assert engine_name("v", name) == engine_name("/", name) == name
+    for other in ("amq.rabbitmq.reply-to", "amq.rabbitmq.reply-tox", "xamq.rabbitmq.reply-to.token"):
+        assert engine_name("v", other) == f"@v:{other}"
+
+
 @given(st.just("/") | NAMES, NAMES)
 def test_there_and_back(vhost: str, name: str) -> None:
     try:

@@ -16,6 +16,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker
 
+from warren import attach
 from warren.workers.amqp import users_file
 from warren.workers.amqp.users_file import ALL, Account, Rights, TopicRights, Vhost
 
@@ -28,6 +29,7 @@ DEFINITIONS = Path(__file__).parent / "definitions/rabbitmq-3.10.8.json"
 #: of "secret", as RabbitMQ made it
 HASH = "+4sO4aJ0RTkqs/j0KJNokT79gzn7bil7UbrAhSSj3u+1M0Ao"
 SEEN_S = 20.0
+REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def connected(gateway: GatewayNode, user: str, password: str = "secret", vhost: str = "/") -> BlockingConnection:
@@ -69,7 +71,7 @@ def use_accounts(directory: Path) -> None:
         )
         accounts.users["bob"] = Account(HASH, algorithm)
         accounts.users["passing"] = Account(HASH, algorithm, permissions={"/": all_of_it, "shop": all_of_it})
-        accounts.users["guest"].permissions["shop"] = all_of_it
+        accounts.users["guest"].permissions |= {"shop": all_of_it, "limited": all_of_it}
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +260,58 @@ def test_who_comes_in(gateway: GatewayNode) -> None:
         "PRECONDITION_FAILED - cannot declare queue 'q2': queue limit in vhost 'limited' (1) is reached",
     )
     first.close()
+
+
+def test_a_question_of_a_vhost_is_answered_from_anywhere(gateway: GatewayNode) -> None:
+    """In it, in another vhost, and by a program of the node; where answers go counts as a queue of no vhost."""
+    connection = connected(gateway, "guest", "guest", "limited")
+    channel = connection.channel()
+    got: list[bytes] = []
+    channel.queue_delete("q1")
+    channel.basic_consume(REPLY_TO, lambda *answer: got.append(answer[3]), auto_ack=True)
+    channel.queue_declare("questions")  # the only one that is allowed: answers do not count
+    channel.basic_publish("", "questions", b"?", pika.BasicProperties(reply_to=REPLY_TO))
+    asked = channel.basic_get("questions", auto_ack=True)[1]
+    assert asked is not None
+    channel.basic_publish("", asked.reply_to, b"from here")
+    other = connected(gateway, "guest", "guest", "shop")
+    other.channel().basic_publish("", asked.reply_to, b"from the shop")
+    with attach(gateway.directory) as node:
+        node.publish("", asked.reply_to, b"from the node")
+        deadline = time.monotonic() + SEEN_S
+        while len(got) < 3 and time.monotonic() < deadline:
+            connection.process_data_events(0.1)
+        assert sorted(got) == [b"from here", b"from the node", b"from the shop"]
+        assert [name for name in node.queues() if REPLY_TO in name] == [asked.reply_to]
+    channel.queue_delete("questions")
+    other.close()
+    connection.close()
+
+
+def test_a_vhost_that_was_made_again_has_its_own_exchanges(gateway: GatewayNode) -> None:
+    """Its first life took them along."""
+    for life in ("first", "second"):
+        with users_file.changing(gateway.directory) as accounts:
+            accounts.vhosts["lives"] = Vhost()
+            accounts.users["guest"].permissions["lives"] = Rights(ALL, ALL, ALL)
+        wait_until_said(lambda: _enters(gateway, "lives"))
+        connection = connected(gateway, "guest", "guest", "lives")
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(life)
+        channel.queue_bind(life, "amq.topic", "k")
+        channel.basic_publish("amq.topic", "k", b"x", mandatory=True)
+        warren("gateway", "vhosts", "delete", gateway.directory, "lives", "--force")
+        with pytest.raises(ConnectionClosedByBroker, match="was deleted"):
+            _wait_for_close(connection)
+
+
+def _enters(gateway: GatewayNode, vhost: str) -> bool:
+    try:
+        connected(gateway, "guest", "guest", vhost).close()
+    except AMQPConnectionError:
+        return False
+    return True
 
 
 def test_a_permission_that_is_taken_away_is_gone_for_open_channels(gateway: GatewayNode) -> None:

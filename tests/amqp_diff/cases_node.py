@@ -18,7 +18,7 @@ def _case(name: str, words: set[str]) -> None:
         for word in words:
             s.name(word)
         done = subprocess.run(
-            ["node", str(SCRIPTS), name, s.server.host, str(s.server.port), s.case],
+            ["node", str(SCRIPTS), name, s.server.host, str(s.server.port), s.case, s.server.vhost],
             env={**os.environ, "NODE_PATH": str(MODULES)}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         s.lines += done.stdout.splitlines()

@@ -14,7 +14,8 @@ from amqp_diff.scene import Scene, case
 
 @contextmanager
 def _connection(s: Scene, **options: Any) -> Iterator[BlockingConnection]:
-    given = {"heartbeat": 0, "socket_timeout": 30, "blocked_connection_timeout": 60} | options
+    given = {"virtual_host": s.server.vhost, "heartbeat": 0, "socket_timeout": 30, "blocked_connection_timeout": 60}
+    given |= options
     connection = pika.BlockingConnection(pika.ConnectionParameters(s.server.host, s.server.port, **given))
     try:
         yield connection

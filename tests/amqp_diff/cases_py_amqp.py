@@ -16,7 +16,8 @@ NO_NEWS = socket.timeout
 
 @contextmanager
 def _connection(s: Scene, **options: Any) -> Iterator[Any]:
-    given = {"userid": "guest", "password": "guest", "connect_timeout": 30, "read_timeout": 30} | options
+    given = {"userid": "guest", "password": "guest", "virtual_host": s.server.vhost}
+    given |= {"connect_timeout": 30, "read_timeout": 30} | options
     connection = amqp.Connection(f"{s.server.host}:{s.server.port}", **given)
     connection.connect()
     try:

@@ -31,7 +31,7 @@ def _tuned(s: Scene, **given: int) -> Wire:
     values = {name: given.get(name, tune[name]) for name in ("channel_max", "frame_max", "heartbeat")}
     s.say(f"a0 > connection.tune-ok {json.dumps(given)}")
     wire.raw(method(0, "connection.tune-ok", values))
-    wire.send(0, "connection.open", {"vhost": "/"})
+    wire.send(0, "connection.open", {"vhost": s.server.vhost})
     wire.expect("connection.open-ok")
     return wire
 
@@ -47,7 +47,7 @@ def start_and_tune(s: Scene) -> None:
     wire.start_ok()
     wire.expect("connection.tune")
     wire.raw(method(0, "connection.tune-ok", {"channel_max": 10, "frame_max": 131072, "heartbeat": 0}))
-    wire.send(0, "connection.open", {"vhost": "/"})
+    wire.send(0, "connection.open", {"vhost": s.server.vhost})
     wire.expect("connection.open-ok")
     wire.send(0, "connection.close", {"code": 200, "text": "bye"})
     wire.expect("connection.close-ok")
@@ -161,7 +161,7 @@ def unknown_vhost(s: Scene) -> None:
 def method_out_of_turn(s: Scene) -> None:
     wire = s.connect()
     wire.hello()
-    wire.send(0, "connection.open", {"vhost": "/"})
+    wire.send(0, "connection.open", {"vhost": s.server.vhost})
     wire.expect("connection.open-ok")
 
 
@@ -291,14 +291,14 @@ def a_channel_method_on_channel_zero(s: Scene) -> None:
 def a_connection_method_on_a_channel(s: Scene) -> None:
     wire = s.wire()
     wire.channel(1)
-    wire.send(1, "connection.open", {"vhost": "/"})
+    wire.send(1, "connection.open", {"vhost": s.server.vhost})
     wire.expect("connection.open-ok", channel=1)
 
 
 @case
 def a_second_connection_open(s: Scene) -> None:
     wire = s.wire()
-    wire.send(0, "connection.open", {"vhost": "/"})
+    wire.send(0, "connection.open", {"vhost": s.server.vhost})
     wire.expect("connection.open-ok")
 
 

@@ -5,9 +5,13 @@ import subprocess
 from amqp_diff.scene import Scene, case
 
 
+def _address(s: Scene) -> list[str]:
+    return ["-s", s.server.host, f"--port={s.server.port}", f"--vhost={s.server.vhost}"]
+
+
 def _run(s: Scene, *words: str, text: str = "") -> None:
     """Run a command, and say how it ended and what it printed."""
-    address = ["-s", s.server.host, f"--port={s.server.port}"]
+    address = _address(s)
     shown = " ".join(words)
     done = subprocess.run(
         [words[0], *address, *words[1:]], input=text, capture_output=True, text=True, timeout=60, check=False
@@ -96,8 +100,9 @@ def unknown_vhost(s: Scene) -> None:
 @case
 def by_a_url(s: Scene) -> None:
     _run(s, "amqp-declare-queue", "-q", s.name())
+    url = s.server.url + ("%2f" if s.server.vhost == "/" else "")
     done = subprocess.run(
-        ["amqp-publish", "-u", s.server.url + "%2f", "-r", s.name(), "-b", "x"],
+        ["amqp-publish", "-u", url, "-r", s.name(), "-b", "x"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     s.say(f"$ amqp-publish -u: {done.returncode} {done.stdout!r} {done.stderr!r}")
@@ -108,12 +113,12 @@ def by_a_url(s: Scene) -> None:
 def a_large_body(s: Scene) -> None:
     _run(s, "amqp-declare-queue", "-q", s.name())
     done = subprocess.run(
-        ["amqp-publish", "-s", s.server.host, f"--port={s.server.port}", "-r", s.name()],
+        ["amqp-publish", *_address(s), "-r", s.name()],
         input=b"x" * 400_000, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     s.say(f"$ amqp-publish: {done.returncode}")
     done = subprocess.run(
-        ["amqp-get", "-s", s.server.host, f"--port={s.server.port}", "-q", s.name()],
+        ["amqp-get", *_address(s), "-q", s.name()],
         capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     s.say(f"$ amqp-get: {done.returncode} {len(done.stdout)}")

@@ -1,6 +1,7 @@
 """The servers that the cases run against: the gateway of a node, and with `--rabbitmq` a RabbitMQ of the tests' own."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,14 +9,19 @@ import pytest
 import warren
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
 from warren.tools.rabbitmq import RabbitMQ
+from warren.workers.amqp import users_file
+from warren.workers.amqp.users_file import ALL, Rights, Vhost
 from warren.workers.faces.node import client_of
 
 from amqp_diff.scene import Server
+from amqp_diff.wire import Wire
 from support.gateway_node import GatewayNode
 from support.waiting import wait_until
 
 #: messages of a mebibyte fit
 SETTINGS: dict[str, Any] = {"file_bytes": 4 << 20, "arena_bytes": 8 << 20, "message_bytes_max": 2 << 20}
+#: as long as `/`, so that texts are cut where they are there, and written otherwise in names of the node
+VHOST = ":"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +41,29 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             superblock.server_set(SERVER_WORKER_FIRST, "alarms", CONSTANTS["ALARM_DISK"] if on else 0)
             wait_until(lambda: bool(running.ask()["alarm"]) == on, 60, what=f"alarm {on} at the gateway")
 
-        yield Server("127.0.0.1", running.port, alarm=alarm)
+        yield Server("127.0.0.1", running.port, alarm=alarm, directory=directory)
+
+
+@pytest.fixture(scope="module")
+def in_vhost(gateway: Server) -> Server:
+    """The same gateway, for connections to another virtual host."""
+    assert gateway.directory is not None
+    with users_file.changing(gateway.directory) as accounts:
+        accounts.vhosts[VHOST] = Vhost()
+        accounts.users["guest"].permissions[VHOST] = Rights(ALL, ALL, ALL)
+
+    def enters() -> bool:
+        wire = Wire("", lambda _line: None, gateway.host, gateway.port, VHOST)
+        try:
+            wire.opened()
+        except AssertionError:  # the gateway looks once a second whether its users have changed
+            wire.shut()
+            return False
+        wire.close()
+        return True
+
+    wait_until(enters, 60, what=f"virtual host {VHOST}")
+    return replace(gateway, vhost=VHOST)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-// By amqplib, on Node. One case in one run: node node_cases.js CASE HOST PORT PREFIX; prints what the client sees, a line each.
+// By amqplib, on Node. One case in one run: node node_cases.js CASE HOST PORT PREFIX VHOST; prints what the client sees, a line each.
 'use strict';
 
 const amqp = require('amqplib');
@@ -225,8 +225,8 @@ const CASES = {
   },
 };
 
-async function main([which, host, port, prefix]) {
-  const connection = await amqp.connect({ protocol: 'amqp', hostname: host, port: Number(port), username: 'guest', password: 'guest', heartbeat: 0 });
+async function main([which, host, port, prefix, vhost]) {
+  const connection = await amqp.connect({ protocol: 'amqp', hostname: host, port: Number(port), username: 'guest', password: 'guest', vhost, heartbeat: 0 });
   let over = false;
   connection.on('close', () => { over = true; });
   await CASES[which](connection, (word) => `${prefix}.${word}`);

@@ -12,8 +12,10 @@ import re
 import string
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from amqp_diff.wire import Lane, Wire, method
@@ -45,11 +47,16 @@ class Server:
     port: int
     #: raises the alarm that stops publishers, or takes it back
     alarm: Callable[[bool], None] | None = None
+    #: of its node
+    directory: Path | None = None
+    #: in which the cases run
+    vhost: str = "/"
 
     @property
     def url(self) -> str:
         """For clients that take one."""
-        return f"amqp://guest:guest@{self.host}:{self.port}/"
+        vhost = "" if self.vhost == "/" else urllib.parse.quote(self.vhost, safe="")
+        return f"amqp://guest:guest@{self.host}:{self.port}/{vhost}"
 
 
 class Missing(Exception):
@@ -96,9 +103,12 @@ class Scene:
 
     def connect(self) -> Wire:
         """A socket that has said nothing yet; `a`, `b`, … in the transcript."""
-        wire = Wire(string.ascii_lowercase[len(self._wires)], self.say, self.server.host, self.server.port)
+        wire = self._wire(string.ascii_lowercase[len(self._wires)], self.say)
         self._wires.append(wire)
         return wire
+
+    def _wire(self, label: str, say: Callable[[str], None]) -> Wire:
+        return Wire(label, say, self.server.host, self.server.port, self.server.vhost)
 
     def wire(self, **options: Any) -> Wire:
         """An open connection by raw frames."""
@@ -115,7 +125,7 @@ class Scene:
                 wire.shut()
         if not self.names:
             return
-        admin = Wire("", lambda line: None, self.server.host, self.server.port)
+        admin = self._wire("", lambda line: None)
         admin.opened()
         for number, name in enumerate(self.names, 1):
             for kind in ("queue", "exchange"):
@@ -165,8 +175,8 @@ def queue_with(s: Scene, *bodies: str, **declared: Any) -> tuple[Lane, str]:
 
 
 def run(name: str, server: Server, wanted: list[str] | None = None) -> list[str]:
-    """Run a case, and return its transcript. A late one that is not what was `wanted` is run again, with time to
-    spare.
+    """Run a case, and return its transcript, in which each virtual host is called `/`. A late one that is not what was
+    `wanted` is run again, with time to spare.
     """
     for attempt in range(ATTEMPTS):
         scene = Scene(name.rpartition(".")[2], server, patience() if attempt else 1.0)
@@ -175,7 +185,10 @@ def run(name: str, server: Server, wanted: list[str] | None = None) -> list[str]
             late = scene.late
         finally:
             scene.ended()
-        lines = normalised(scene.lines, f"{scene.case}.")
+        lines = scene.lines
+        for around in ("vhost '{}'", '"vhost": "{}"'):
+            lines = [line.replace(around.format(server.vhost), around.format("/")) for line in lines]
+        lines = normalised(lines, f"{scene.case}.")
         if wanted is None or lines == wanted or not late:
             break
     return lines

@@ -350,8 +350,8 @@ class Frame:
 class Wire:
     """One connection, by raw frames."""
 
-    def __init__(self, label: str, say: Callable[[str], None], host: str, port: int) -> None:
-        self.label, self.say = label, say
+    def __init__(self, label: str, say: Callable[[str], None], host: str, port: int, vhost: str = "/") -> None:
+        self.label, self.say, self.vhost = label, say, vhost
         self.socket = self.connect(host, port)
         self.pending: deque[Frame] = deque()
         self.frame_max = 131072
@@ -533,9 +533,9 @@ class Wire:
         self.raw(method(0, "connection.start-ok", usual | given))
 
     def opened(
-        self, vhost: str = "/", channel_max: int = 0, frame_max: int = 131072, heartbeat: int = 0, **start: Any
+        self, vhost: str = "", channel_max: int = 0, frame_max: int = 131072, heartbeat: int = 0, **start: Any
     ) -> None:
-        """Everything up to connection.open-ok, unsaid. `channel_max` 0: what is offered."""
+        """Everything up to connection.open-ok, unsaid. `channel_max` 0: what is offered; `vhost` "": the wire's."""
         self.hello()
         self.start_ok(**start)
         tune = self.wait(0, ["connection.tune"])
@@ -544,7 +544,7 @@ class Wire:
         self.frame_max = frame_max
         given = {"channel_max": channel_max or tune["channel_max"], "frame_max": frame_max, "heartbeat": heartbeat}
         self.raw(method(0, "connection.tune-ok", given))
-        self.raw(method(0, "connection.open", {"vhost": vhost}))
+        self.raw(method(0, "connection.open", {"vhost": vhost or self.vhost}))
         answer = self.wait(0, ["connection.open-ok"])
         assert answer is not None, "no connection.open-ok came"
         assert answer.name == "connection.open-ok", f"no connection.open-ok came: {answer}"

@@ -110,9 +110,9 @@ def test_a_hash_for_rabbitmq(directory: Path) -> None:
 def test_permissions_are_set_and_cleared(directory: Path) -> None:
     gateway(directory, "users add alice --no-password")
     gateway(directory, "vhosts add shop --max-connections 7", "--description", "The shop")
-    gateway(directory, "permissions set alice --configure ^a --read", ".*")
-    gateway(directory, "permissions set alice --vhost shop")
-    gateway(directory, "permissions set alice --exchange amq.topic --write ^x")
+    gateway(directory, "permissions set alice --configure ^a --read .* --write", "")
+    gateway(directory, "permissions set alice --vhost shop --configure .* --write .* --read .*")
+    gateway(directory, "permissions set alice --exchange amq.topic --write ^x --read", "")
     assert told(directory, "permissions list --user alice") == [
         {"user": "alice", "vhost": "/", "configure": "^a", "write": "", "read": ".*"},
         {"user": "alice", "vhost": "/", "exchange": "amq.topic", "write": "^x", "read": ""},
@@ -176,8 +176,13 @@ def test_a_deletion_that_was_killed_in_the_middle_goes_on(directory: Path) -> No
         ("users add x --no-password --password-file y", "only one of them"),
         ("users add x --password-file /nowhere/at/all", "cannot read /nowhere/at/all"),
         ("users add x", "--password-file"),
-        ("permissions set guest --write (", "regular expression"),
-        ("permissions set guest --vhost nope", "gateway vhosts list"),
+        ("permissions set guest --write ( --configure .* --read .*", "regular expression"),
+        ("permissions set guest --vhost nope --configure .* --write .* --read .*", "gateway vhosts list"),
+        ("permissions set guest", "--configure and --write and --read missing"),
+        ("permissions set guest --read .*", "--configure and --write missing"),
+        ("permissions set guest --configure .* --write .*", "--read missing"),
+        ("permissions set guest --exchange x", "--write and --read missing"),
+        ("permissions set guest --exchange x --write .*", "--read missing"),
         ("permissions set guest --exchange x --configure y", "routing keys"),
         ("permissions list --user nobody", "gateway users list"),
         ("permissions list --vhost nope", "gateway vhosts list"),
@@ -198,7 +203,7 @@ def test_a_node_that_does_not_run(tmp_path: Path) -> None:
     warren("queue", "declare", chosen, "@shop:orders")
     warren("stop", chosen)
     gateway(chosen, "users add alice", given="secret\n")
-    gateway(chosen, "permissions set alice --vhost shop")
+    gateway(chosen, "permissions set alice --vhost shop --configure .* --write .* --read .*")
     assert [row["user"] for row in told(chosen, "users list")] == ["alice", "guest"]
     assert "1 queue ('orders' …)" in gateway(chosen, "vhosts delete shop", code=2).said
     assert "no node runs" in gateway(chosen, "vhosts delete shop --force", code=3).said

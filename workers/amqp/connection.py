@@ -430,6 +430,7 @@ class Connection(asyncio.BufferedProtocol):
         """The handshake is done."""
         self.user, self.vhost, self.open = user, vhost, True
         self._handshake = None
+        self.gateway.taps.vhost_entered(vhost)
         self.send_method(0, spec.CONNECTION_OPEN_OK)
         log.info("connection %s: user %s opened vhost %s", self.peer.name, inert(user.name), inert(vhost))
 

@@ -50,7 +50,6 @@ from warren.workers.amqp.arguments import (
 )
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault
 from warren.workers.amqp.mapping import (
-    DEFAULT_VHOST,
     GENERATED,
     REPLY_TO,
     RESERVED,
@@ -226,7 +225,7 @@ class Declarations:
             self.channel.send(spec.QUEUE_DECLARE_OK, (name, *counts))
 
     def _reply_name_declared(self, name: str, nowait: bool) -> None:
-        if name != REPLY_TO and engine_name(DEFAULT_VHOST, name) not in self.catalog.queues:
+        if name != REPLY_TO and engine_name(self.vhost, name) not in self.catalog.queues:
             raise ChannelFault(404, f"no {described('queue', name, self.vhost)}")
         self.channel.last_queue = name
         if not nowait:
@@ -290,7 +289,8 @@ class Declarations:
         def count() -> int:
             queues = (amqp_name(item.name) for item in self.catalog.queues.values() if not item.hidden)
             streams = (stream_called(item.name) for item in self.catalog.topics.values() if item.by_name)
-            return sum(vhost == self.vhost for vhost, _name in itertools.chain(queues, streams))
+            found = itertools.chain(queues, streams)
+            return sum(vhost == self.vhost and not called.startswith(REPLY_TO) for vhost, called in found)
 
         permissions.check_vhost_queues(self.connection.gateway.users, self.vhost, name, count)
 
@@ -316,7 +316,7 @@ class Declarations:
 
     async def reply_queue(self) -> QueueDeclaration:
         """A queue for answers to this channel, and its only. Raises faults."""
-        name = f"{REPLY_TO}.{secrets.token_urlsafe(20)}"
+        name = engine_name(self.vhost, f"{REPLY_TO}.{secrets.token_urlsafe(20)}")
         self.taps.exclusives[name] = self.connection
         try:
             await self._ask("declare_queue", name=name, durable=False, arguments={"exclusive": True})

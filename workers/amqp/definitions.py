@@ -4,6 +4,8 @@ A file is of a whole broker, or of one virtual host (then nothing in it names th
 of it; what is not is left out, and named in `unknown`. Versions differ in how they write the same: maps as lists of
 pairs, tags as a text with commas, the description of a vhost in `metadata` or beside it. `read` makes one of these.
 
+What a user may do, and where, is said in full: a permission without its vhost or an expression is refused.
+
 Bounds: the file has at most `FILE_BYTES_MAX` bytes.
 """
 
@@ -58,7 +60,7 @@ class DefinedVhost(msgspec.Struct, kw_only=True):
 
 class DefinedPermission(msgspec.Struct, kw_only=True):
     user: str
-    vhost: str = DEFAULT_VHOST
+    vhost: str
     configure: str
     write: str
     read: str
@@ -66,7 +68,7 @@ class DefinedPermission(msgspec.Struct, kw_only=True):
 
 class DefinedTopicPermission(msgspec.Struct, kw_only=True):
     user: str
-    vhost: str = DEFAULT_VHOST
+    vhost: str
     exchange: str
     write: str
     read: str

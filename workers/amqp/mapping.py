@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from warren.engine.amqp.names import DEFAULT_VHOST, amqp_name, escape, node_name, unescape
+from warren.engine.amqp.spec import REPLY_TO
 from warren.engine.catalog.names import NAME_BYTES_MAX
 from warren.workers.amqp.faults import ChannelFault
 
@@ -16,9 +17,8 @@ __all__ = [
 
 #: names that begin so are the server's
 RESERVED = "amq."
-#: what a server-named queue is called, and who is asked for an answer
+#: what the name of a server-named queue begins with
 GENERATED = "amq.gen-"
-REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 @lru_cache(maxsize=65536)

@@ -553,6 +553,11 @@ class Taps:
         """Whether its own exchanges (amq.direct, …) are known to be there."""
         return vhost in self._vhosts
 
+    def vhost_entered(self, vhost: str) -> None:
+        """A connection came: the vhost may be another one of this name, whose exchanges are still to be made."""
+        if vhost != DEFAULT_VHOST:
+            self._vhosts.discard(vhost)
+
     async def make_vhost(self, vhost: str) -> None:
         """Declare them. Raises errors of the node."""
         await self.loop.ready()

@@ -8,7 +8,7 @@ import click
 
 from warren.engine.errors import UsageError
 from warren.workers.amqp import users_file
-from warren.workers.amqp.users_file import ALL, DEFAULT_VHOST, Accounts, Rights, TopicRights
+from warren.workers.amqp.users_file import DEFAULT_VHOST, Accounts, Rights, TopicRights
 from warren.workers.cli import output
 from warren.workers.cli.gateway_words import DIRECTORY, JSON, changing, done, read, user_of, vhost_of
 
@@ -99,15 +99,21 @@ def set_permissions(
     as_json: bool,
 ) -> None:
     """Say what a user may do in a vhost: regular expressions, which are searched for in names, as in RabbitMQ ('^a' is
-    what begins with a, '' nothing, '.*' everything). Those before are replaced: what is not given is nothing; without
-    --configure, --write and --read everything is allowed.
+    what begins with a, '' nothing, '.*' everything). All three are required, with --exchange --write and --read; they
+    replace those before.
     """
     if exchange is not None and configure is not None:
         raise UsageError("--exchange goes with --write and --read: routing keys are not configured")
-    for pattern in (configure, write, read):
-        users_file.check_pattern(pattern or "")
-    rest = ALL if configure is write is read is None else ""
-    c, w, r = (rest if given is None else given for given in (configure, write, read))
+    given = {"--configure": configure, "--write": write, "--read": read}
+    if exchange is not None:
+        del given["--configure"]
+    missing = [name for name, pattern in given.items() if pattern is None]
+    if missing:
+        raise UsageError(
+            f"{' and '.join(missing)} missing: permissions of a user are set together, {', '.join(given)} ('.*' allows "
+            "everything, '' nothing)"
+        )
+    c, w, r = (users_file.check_pattern(pattern or "") for pattern in (configure, write, read))
     told: dict[str, Any] = {"user": user, "vhost": vhost}
     with changing(directory) as accounts:
         account = user_of(accounts, directory, user)
