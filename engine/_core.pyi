@@ -1975,6 +1975,8 @@ class AmqpReader:
         (METHOD, channel, method id, arguments), (PUBLISH, channel, exchange, routing key, flags, [properties], [body]),
         (HEARTBEAT,), (REFUSED, channel, reply code, text, class id, method id),
         (FAULT, reply code, text, class id, method id, channel).
+
+        Arguments are a tuple or, when there is a table with fields among them, bytes for `amqp_arguments`.
         """
     def closing(self, channel: int, /) -> None:
         """This side has closed a channel: its messages are left out until channel.close, channel.close-ok or
@@ -2020,6 +2022,9 @@ def amqp_prepare(
     have no room in metadata; there are none of it."""
 
 # ==== AMQP: binding/amqp_values.c ====================================================================================
+
+def amqp_arguments(id: int, data: Buffer, /) -> tuple[Any, ...]:
+    """The arguments of a method that AmqpReader handed out as bytes. UsageError: they are damaged."""
 
 def amqp_table(data: Buffer, at: int = 0, /) -> dict[str, Any]:
     """The field table that lies there, behind 4 bytes of length. UsageError: there is none."""

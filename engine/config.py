@@ -98,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     amqp_connections_max: int = 10_000  #: connections of each gateway process
     #: messages that the consumers of a gateway process, or of a task queue's client, can hold unacked from one worker
     amqp_delivery_slots: int = DELIVERY_SLOTS_MAX
+    amqp_backlog_bytes: int = 256 * MIB  #: what a gateway process keeps of clients; a client that has more of it waits
     amqp_message_bytes_max: int = 16 * MIB  #: largest body that a client may announce; the node's own limit holds, too
 
     def checked(self) -> Settings:
@@ -167,6 +168,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "amqp_channel_max": (0, 65535),
             "amqp_heartbeat_s": (0, 65535),
             "amqp_connections_max": (1, 60_000),
+            "amqp_backlog_bytes": (MIB, 1 << 40),
             "amqp_message_bytes_max": (1, 1024 * MIB),
         }
         for name, (low, high) in bounds.items():
@@ -263,6 +265,7 @@ class NodeSettings(TypedDict, total=False):
     amqp_heartbeat_s: int
     amqp_connections_max: int
     amqp_delivery_slots: int
+    amqp_backlog_bytes: int
     amqp_message_bytes_max: int
 
 

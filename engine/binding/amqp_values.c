@@ -134,6 +134,16 @@ PyObject *wr_amqp_arguments_give(const wr_amqp_method *method, const wr_amqp_val
     return made;
 }
 
+int wr_amqp_texts_check(const wr_amqp_method *method, const wr_amqp_value *values) {
+    for (int i = 0; i < method->arguments_n; i++) {
+        if (method->arguments[i] != WR_AMQP_SHORTSTR) continue;
+        PyObject *text = PyUnicode_DecodeUTF8((const char *)values[i].bytes, values[i].n, NULL);
+        if (!text) return -1;
+        Py_DECREF(text);
+    }
+    return 0;
+}
+
 /* ---- from Python ---- */
 
 int wr_amqp_put(wr_memory *to, const void *bytes, uint64_t n) {
@@ -445,6 +455,23 @@ static PyObject *amqp_table(PyObject *module, PyObject *const *args, Py_ssize_t 
     return wrong ? damaged(wrong) : made;
 }
 
+static PyObject *amqp_arguments(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    if (given != 2) WR_ARGUMENTS(2, "id, data");
+    uint64_t id;
+    Py_buffer data;
+    if (number_of(args[0], 32, "id", &id)) return NULL;
+    const wr_amqp_method *method = wr_amqp_method_of((uint32_t)id);
+    if (!method) return damaged("there is no such method");
+    if (PyObject_GetBuffer(args[1], &data, PyBUF_SIMPLE)) return NULL;
+    wr_amqp_value values[WR_AMQP_ARGUMENTS_MAX];
+    const wr_amqp_wrong wrong = data.len > UINT32_MAX ? (wr_amqp_wrong){"there are more than 4 GiB", 0}
+                                                      : wr_amqp_arguments_read(method, data.buf, (uint32_t)data.len, values);
+    PyObject *made = wrong.text ? NULL : wr_amqp_arguments_give(method, values);
+    PyBuffer_Release(&data);
+    return wrong.text ? damaged(wrong.text) : made;
+}
+
 static PyObject *amqp_table_bytes(PyObject *module, PyObject *table) {
     (void)module;
     wr_memory to = {.n = 0};
@@ -509,6 +536,7 @@ static PyObject *amqp_properties_bytes(PyObject *module, PyObject *properties) {
 }
 
 static PyMethodDef functions[] = {
+    FAST("amqp_arguments", amqp_arguments, "amqp_arguments(id, data): the arguments of a method that AmqpReader handed out as bytes, as a tuple."),
     FAST("amqp_table", amqp_table, "amqp_table(data, at=0): the field table that lies there behind 4 bytes of length, as a dict."),
     {"amqp_table_bytes", amqp_table_bytes, METH_O, "amqp_table_bytes(table): a dict as a field table, with its length."},
     FAST("amqp_properties", amqp_properties, "amqp_properties(data, plain=False): the properties of a content header (flags and values) as a dict."),

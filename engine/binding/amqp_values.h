@@ -9,6 +9,8 @@
 PyObject *wr_amqp_table_give(const uint8_t *at, uint32_t n, bool named, bool plain);
 /* The arguments of a method that are not reserved, as a tuple. NULL with UnicodeDecodeError: a short string is not UTF-8. New reference. */
 PyObject *wr_amqp_arguments_give(const wr_amqp_method *method, const wr_amqp_value *values);
+/* Are all short strings of a method UTF-8? 0, -1 with an exception (UnicodeDecodeError: not all). */
+int wr_amqp_texts_check(const wr_amqp_method *method, const wr_amqp_value *values);
 
 /* Behind what is there: the arguments of a method, from a tuple without the reserved ones. 0, -1 with an exception (UsageError). */
 int wr_amqp_arguments_put(wr_memory *to, const wr_amqp_method *method, PyObject *arguments);

@@ -127,6 +127,105 @@ def test_a_header_may_come_in_pieces(connect: Connect) -> None:
     assert wire.wait(0, ["connection.start"]) is not None
 
 
+def _all_at_once(queue: str, body: bytes) -> bytes:
+    """What a client sends from its first byte to its first message, if it waits for nothing."""
+    start = {"client_properties": {"product": "eager"}, "mechanism": "PLAIN", "response": "\0guest\0guest"}
+    return b"".join(
+        (
+            HELLO,
+            method(0, "connection.start-ok", start | {"locale": "en_US"}),
+            method(0, "connection.tune-ok", {"channel_max": 7, "frame_max": 131072}),
+            method(0, "connection.open", {"vhost": "/"}),
+            method(1, "channel.open", {}),
+            method(1, "confirm.select", {}),
+            method(1, "queue.declare", {"queue": queue}),
+            method(1, "basic.publish", {"routing_key": queue, "mandatory": True}),
+            header(1, len(body), {}),
+            *([frame(spec.FRAME_BODY, 1, body)] if body else []),
+        )
+    )
+
+
+def _is_served(wire: Wire) -> None:
+    """Everything was answered, in order."""
+    names = [wire.next(time.monotonic() + 60) for _answer in range(7)]
+    assert [found.name if found else None for found in names] == [
+        *("connection.start", "connection.tune", "connection.open-ok"),
+        *("channel.open-ok", "confirm.select-ok", "queue.declare-ok", "basic.ack"),
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 5, 100_000])
+def test_everything_up_to_a_message_may_come_at_once(connect: Connect, size: int) -> None:
+    """The frame of the largest body is allowed by the tune-ok before it."""
+    wire = connect()
+    wire.raw(_all_at_once(f"at-once-{size}", bytes(size)))
+    _is_served(wire)
+    wire.raw(method(1, "queue.delete", {"queue": f"at-once-{size}"}))
+    found = wire.wait(1, ["queue.delete-ok"])
+    assert found is not None
+    assert found["messages"] == 1
+
+
+def test_everything_up_to_a_message_may_be_cut_at_each_byte(gateway: GatewayNode, connect: Connect) -> None:
+    sent = _all_at_once("cut", b"x")
+    for first in range(1, len(sent), 100):
+        cuts = range(first, min(first + 100, len(sent)))
+        before = {item["name"] for item in gateway.connections()}
+        wires = [connect_to(gateway) for _cut in cuts]
+        for wire, at in zip(wires, cuts, strict=True):
+            wire.raw(sent[:at])
+
+        def came() -> int:
+            return sum(item["bytes_in"] for item in gateway.connections() if item["name"] not in before)  # noqa: B023
+
+        wait_until(lambda: came() == sum(cuts), 60, what="the first parts")  # noqa: B023
+        for wire, at in zip(wires, cuts, strict=True):
+            wire.raw(sent[at:])
+        for wire in wires:
+            _is_served(wire)
+            wire.shut()
+    wire = connect()
+    for byte in sent:
+        wire.raw(bytes([byte]))
+    _is_served(wire)
+    wire.raw(method(1, "queue.delete", {"queue": "cut"}))
+    found = wire.wait(1, ["queue.delete-ok"])
+    assert found is not None
+    assert found["messages"] == len(sent)
+
+
+def connect_to(gateway: GatewayNode) -> Wire:
+    return Wire("w", lambda _line: None, "127.0.0.1", gateway.port)
+
+
+def test_what_comes_behind_a_wrong_password_is_not_done(gateway: GatewayNode, connect: Connect) -> None:
+    wire = connect()
+    wire.raw(_all_at_once("guessed", b"x").replace(b"\0guest\0guest", b"\0guest\0wrong"))
+    assert wire.wait(0, ["connection.start"]) is not None
+    found = wire.next(time.monotonic() + 60)
+    assert found is not None
+    assert found.name == "(closed)"
+    with gateway.connected() as connection, pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+        connection.channel().queue_declare("guessed", passive=True)
+
+
+def test_a_flood_behind_a_login_is_not_read(gateway: GatewayNode, connect: Connect) -> None:
+    """Nobody is known yet: little is kept of what comes, and the rest waits in the socket. Then all of it is done."""
+    wire, count = connect(), 20_000
+    qos = method(1, "basic.qos", {})
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    wire.raw(_all_at_once("flood", b"x") + qos * count)
+    answers = {"basic.qos-ok": 0, "basic.ack": 0}
+    while sum(answers.values()) < count + 1:
+        found = wire.wait(1, answers)
+        assert found is not None
+        answers[found.name] += 1
+    assert answers == {"basic.qos-ok": count, "basic.ack": 1}
+    wire.raw(method(1, "queue.delete", {"queue": "flood"}))
+    assert wire.wait(1, ["queue.delete-ok"]) is not None
+
+
 def test_nonsense_in_a_handshake_is_answered_by_silence_then_the_end(connect: Connect) -> None:
     began = time.monotonic()
     wire = connect()

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from warren.engine import _core
 from warren.engine.amqp import spec
 from warren.engine.errors import ClosedError, PeerLost
+from warren.workers.amqp.backlog import FLOOR, Backlog, Kept, size_of
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
-from warren.workers.amqp.slots import KEPT_BYTES, KEPT_EVENTS, Slot
+from warren.workers.amqp.slots import Slot
 
 
 class _Peer:
@@ -32,6 +34,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.gateway = _Gateway()
+        self.kept = Kept(Backlog(1 << 30), lambda: None)
         self.flooded = self.closing = False
         self.published = 0
         self.said: list[object] = []
@@ -165,24 +168,53 @@ def test_what_comes_while_a_call_is_under_way_waits_in_order() -> None:
     run(test)
 
 
-def test_it_is_full_by_events_and_by_bytes() -> None:
+def test_what_waits_and_what_is_under_way_count_until_they_are_done() -> None:
+    async def test(slot: Slot, connection: FakeConnection, channel: FakeChannel) -> None:
+        slot.feed(method(0))
+        assert connection.kept.waits == 0, "it is done"
+        channel.waits = True
+        sizes = [size_of(event) for event in (method(1), publish(bytes(1000)), method(2))]
+        assert min(sizes) >= FLOOR
+        slot.feed(method(1))
+        slot.feed(publish(bytes(1000)))
+        slot.feed(method(2))
+        for done in range(3):
+            assert connection.kept.waits == sum(sizes[done:])
+            await turns()
+            channel.slow.pop().set_result(None)
+            await turns()
+        assert connection.kept.waits == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", ["fault", "stop"])
+def test_what_is_not_done_any_more_counts_no_more(end: str) -> None:
     async def test(slot: Slot, connection: FakeConnection, channel: FakeChannel) -> None:
         channel.waits = True
-        slot.feed(method(0))
-        for number in range(KEPT_EVENTS):
-            assert not slot.full
+        for number in range(3):
             slot.feed(method(number))
-        assert slot.full
-        channel.waits = False
+        await turns()
+        if end == "fault":
+            channel.slow.pop().set_exception(ChannelFault(404, "no queue 'x'"))
+        else:
+            await slot.stop()
+        await turns()
+        assert connection.kept.waits == 0
+
+    run(test)
+
+
+def test_arguments_are_made_objects_when_it_is_their_turn() -> None:
+    async def test(slot: Slot, connection: FakeConnection, channel: FakeChannel) -> None:
+        channel.waits = True
+        asked = _core.amqp_method(1, spec.QUEUE_BIND, ("q", "x", "k", False, {"a": 1}))
+        (event,) = _core.AmqpReader(4096, 1).read(asked)
+        slot.feed(method(0))
+        slot.feed(event)
         channel.slow.pop().set_result(None)
         await turns()
-        assert not slot.full
-        channel.waits = True
-        slot.feed(method(0))
-        slot.feed(publish(bytes(KEPT_BYTES - 1)))
-        assert not slot.full
-        slot.feed(publish(b"x"))
-        assert slot.full
+        assert channel.done == [0, "q"]
 
     run(test)
 

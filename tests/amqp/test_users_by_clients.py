@@ -277,7 +277,7 @@ def test_a_question_of_a_vhost_is_answered_from_anywhere(gateway: GatewayNode) -
     other = connected(gateway, "guest", "guest", "shop")
     other.channel().basic_publish("", asked.reply_to, b"from the shop")
     with attach(gateway.directory) as node:
-        node.publish("", asked.reply_to, b"from the node")
+        node.publish(b"from the node", "", asked.reply_to)
         deadline = time.monotonic() + SEEN_S
         while len(got) < 3 and time.monotonic() < deadline:
             connection.process_data_events(0.1)

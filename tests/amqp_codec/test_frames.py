@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amqp_codec.wire import decoded, method
+from amqp_codec.wire import decoded, method, parsed
 from hypothesis import given
 from hypothesis import strategies as st
 from pika import spec as pika_spec
@@ -79,7 +79,19 @@ def test_methods_of_clients_are_read_as_they_were_written(data: st.DataObject) -
         value.encode() if item.type == "longstr" else value
         for value, item in zip(arguments, (i for i in spec.METHODS[id].arguments if not i.reserved), strict=True)
     )
-    assert found == (spec.METHOD, 7, id, wanted)
+    assert parsed(found) == (spec.METHOD, 7, id, wanted)
+    has_fields = any(isinstance(value, dict) and value for value in wanted)
+    assert isinstance(found[3], bytes) == has_fields, "objects are made when they are needed"
+
+
+def test_arguments_that_are_damaged_are_refused() -> None:
+    """Those of a reader never are."""
+    with pytest.raises(UsageError, match="ends before its last argument"):
+        _core.amqp_arguments(spec.QUEUE_DECLARE, b"")
+    with pytest.raises(UsageError, match="no such method"):
+        _core.amqp_arguments(99, b"")
+    with pytest.raises(UnicodeDecodeError):
+        _core.amqp_arguments(spec.QUEUE_DECLARE, b"\0\0\1\xff\0\0\0\0\0")
 
 
 def test_what_has_no_place_in_a_method_is_refused() -> None:

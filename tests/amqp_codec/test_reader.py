@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from amqp_codec.wire import method, publish
+from amqp_codec.wire import method, parsed, publish
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pika import frame
@@ -83,7 +83,7 @@ SESSION = b"".join(
 def test_a_session_is_read() -> None:
     header_bytes = PROPERTIES.encode()
     packed = b"".join(header_bytes)
-    assert reader().read(SESSION) == [
+    assert [parsed(event) for event in reader().read(SESSION)] == [
         (spec.METHOD, 0, spec.CONNECTION_TUNE_OK, (2047, 131072, 60)),
         (spec.PUBLISH, 1, "e", "k", 0, [packed, packed], [b"one", b""]),
         (spec.PUBLISH, 1, "e", "other", 1, [b"\0\0"], [b"x" * 5000]),
@@ -288,3 +288,10 @@ def test_garbage_costs_its_own_connection_alone(data: bytes) -> None:
     for begun in (b"", START, START + header(9)):
         events = reader(body_max=100).read(begun + data)
         assert all(event[0] != spec.FAULT for event in events[:-1])
+
+
+def test_a_text_that_is_no_utf8_beside_a_table_is_a_fault_at_once() -> None:
+    """As without one, though its arguments are not made objects yet."""
+    for table in (b"\0\0\0\0", b"\0\0\0\4\1at\1"):
+        payload = spec.QUEUE_DECLARE.to_bytes(4) + b"\0\0\1\xff\0" + table
+        assert fault(raw(spec.FRAME_METHOD, payload))[:2] == (501, "Malformed UTF-8 in shortstr")

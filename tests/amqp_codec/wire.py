@@ -4,6 +4,9 @@ from typing import Any
 
 from pika import frame, spec
 
+from warren.engine import _core
+from warren.engine.amqp import spec as amqp
+
 
 def method(channel: int, sent: Any) -> bytes:
     """A frame with a method."""
@@ -38,3 +41,10 @@ def decoded(data: bytes) -> list[Any]:
         data = data[n:]
         found.append(value)
     return found
+
+
+def parsed(event: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An event of a reader with its arguments as a tuple, also where they are handed out as bytes."""
+    if event[0] != amqp.METHOD or not isinstance(event[3], bytes):
+        return event
+    return *event[:3], _core.amqp_arguments(event[2], event[3])

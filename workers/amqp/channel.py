@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: consumers of one channel
 CONSUMERS_MAX = 65535
+#: what one counts beside its tag (backlog.py), and each message that one of a stream may hold
+CONSUMER_BYTES, STREAM_ITEM_BYTES = 2048, 48
 
 
 class Channel:
@@ -124,6 +126,7 @@ class Channel:
         gone = list(self.consumers.values())
         self.consumers.clear()
         for consumer in gone:
+            self._made_room(consumer)
             self._leave(consumer)
         if self.transaction is not None:
             self.transaction.ended()
@@ -160,6 +163,7 @@ class Channel:
         """The queue of a consumer has gone: the client is told, if it wants to hear that."""
         if self.consumers.pop(consumer.tag, None) is None:
             return
+        self._made_room(consumer)
         if self.connection.capable("consumer_cancel_notify"):
             self.send(spec.BASIC_CANCEL, (consumer.tag, True))
 
@@ -192,7 +196,7 @@ class Channel:
     ) -> None:
         if tag in self.consumers or tag in self._coming:
             raise ConnectionFault(spec.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
-        if len(self.consumers) >= CONSUMERS_MAX:
+        if len(self.consumers) + len(self._coming) >= CONSUMERS_MAX:
             raise ChannelFault(406, f"reached maximum ({CONSUMERS_MAX}) of consumers per channel")
         tag = tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
         if queue == REPLY_TO:
@@ -224,6 +228,9 @@ class Channel:
             tap.claims.unclaim()
             return
         consumer = Consumer(self, tag, tap, queue, no_ack, exclusive, int(priority), self.prefetch)
+        if not self._finds_room(consumer):
+            tap.claims.unclaim()
+            raise _no_room()
         await self._begin(consumer, nowait)
 
     async def _claim(self, tap: Tap, queue: str, exclusive: bool) -> None:
@@ -239,6 +246,14 @@ class Channel:
             raise ChannelFault(404, f"no {what}") from None
         except LimitError as error:
             raise ChannelFault(406, f"{what} cannot be consumed: {error}") from None
+
+    def _finds_room(self, consumer: Consumer | StreamConsumer) -> bool:
+        """It counts from now on, if it may."""
+        return self.connection.kept.reserve(_size(consumer))
+
+    def _made_room(self, consumer: Consumer | StreamConsumer) -> None:
+        """It goes, and counts no more."""
+        self.connection.kept.release(_size(consumer))
 
     async def _begin(self, consumer: Consumer, nowait: bool) -> None:
         """A consumer comes: the client hears of that before its first message."""
@@ -261,8 +276,12 @@ class Channel:
         if self.over:
             self.declarations.drop_reply_queue(declaration.name)
             return
+        consumer = Consumer(self, tag, tap, declaration.name, True, True, 0, 0)
+        if not self._finds_room(consumer):
+            self.declarations.drop_reply_queue(declaration.name)
+            raise _no_room()
         self.reply_name = declaration.name
-        await self._begin(Consumer(self, tag, tap, declaration.name, True, True, 0, 0), nowait)
+        await self._begin(consumer, nowait)
 
     async def _consume_stream(
         self,
@@ -275,6 +294,10 @@ class Channel:
         arguments: dict[str, Any],
     ) -> None:
         consumer = await StreamConsumer.made(self, stream, queue, tag, no_ack, exclusive, arguments)
+        if self.over:
+            return
+        if not self._finds_room(consumer):
+            raise _no_room()
         self.consumers[tag] = consumer
         if not nowait:
             self.send(spec.BASIC_CONSUME_OK, (tag,))
@@ -283,6 +306,7 @@ class Channel:
     async def _cancel(self, tag: str, nowait: bool) -> None:
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
+            self._made_room(consumer)
             self._leave(consumer)
             if consumer.queue == self.reply_name:
                 self.declarations.drop_reply_queue(self.reply_name)
@@ -327,6 +351,13 @@ class Channel:
                 spec.NOT_IMPLEMENTED,
                 f"basic.get not supported by stream queues {described('queue', queue, connection.vhost)}",
             )
+        async with connection.gets:
+            if connection.flooded:
+                await connection.until_writable()
+            await self._get_from(queue, no_ack)
+
+    async def _get_from(self, queue: str, no_ack: bool) -> None:
+        connection = self.connection
         declaration = self.declarations.found(queue)
         tap = await self.tap(declaration, queue)
         try:
@@ -483,6 +514,20 @@ class Channel:
 
     def _queue_delete(self, *arguments: Any) -> Awaitable[None]:
         return self.declarations.queue_delete(*arguments)
+
+
+def _size(consumer: Consumer | StreamConsumer) -> int:
+    """What a consumer counts."""
+    held = STREAM_ITEM_BYTES * consumer.prefetch if isinstance(consumer, StreamConsumer) else 0
+    return CONSUMER_BYTES + len(consumer.tag) + held
+
+
+def _no_room() -> ChannelFault:
+    return ChannelFault(
+        406,
+        "this server's gateway keeps as much for its clients as it can: cancel consumers, or raise setting "
+        "amqp_backlog_bytes",
+    )
 
 
 def unknown(tag: int) -> ChannelFault:

@@ -4,13 +4,15 @@
         └─▶ SILENT (nothing is said or heard any more)
 
 Invariants
-  Nothing here waits. What comes is parsed at once; what a channel cannot take now is kept in its slot (slots.py).
-  The socket is not read while a channel keeps too much, the client floods us with questions and does not read what we
-  say, or an alarm blocks this publisher; it is read again when none of these holds. Heartbeats are sent all the while.
+  Nothing here waits. Frames are told apart at once; what a channel cannot take now is kept in its slot (slots.py).
+  In the handshake they are taken one by one: what a client sends before it is answered waits for its turn.
+  The socket is not read while too much waits (backlog.py), the client floods us with questions and does not read what
+  we say, or an alarm blocks this publisher; it is read again when none of these holds. Heartbeats are sent all the
+  while, and a client that is not read is not taken for dead.
   It is read while deliveries lie unsent: a client may write, in one thread, what it cannot stop before it is taken.
-  What is sent in one turn of the loop goes out by one call.
-  Memory: what a slot keeps, one read, what the reader puts together (ASSEMBLING messages), FLOOD and what one call of
-  a channel adds to it.
+  What is sent in one turn of the loop goes out by one call, or by several of UNSENT_MAX bytes.
+  Memory: what is counted in `kept`, one read, what the reader puts together (ASSEMBLING messages), UNSENT_MAX of
+  deliveries, FLOOD of answers and what one call of each channel adds to it (of `basic.get` GETS together).
 Crash points: a gateway has no state of its own; what a client was not told did not happen for it.
 """
 
@@ -22,11 +24,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from warren.engine._core import AmqpReader, amqp_method
+from warren.engine._core import AmqpReader, amqp_method, amqp_table
 from warren.engine.amqp import spec
 from warren.engine.saying import inert
+from warren.workers.amqp.backlog import LEAST_BYTES, Kept
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
-from warren.workers.amqp.handshake import SILENT_S, Handshake, Silence, refused
+from warren.workers.amqp.handshake import CAPABILITIES, SILENT_S, Handshake, Silence, refused
 from warren.workers.amqp.heartbeat import Heartbeat
 from warren.workers.amqp.interfaces import House, Tenant
 from warren.workers.amqp.peers import Peer, peer_of
@@ -42,6 +45,8 @@ log = logging.getLogger("warren.amqp")
 UNSENT_MAX, UNSENT_LOW = 1 << 19, 1 << 17
 #: bytes above which nothing is done for a client that does not read: it has asked for very many answers
 FLOOD = 1 << 21
+#: calls of basic.get of a connection at a time: each brings a body
+GETS = 4
 #: messages of the largest size that a client may have begun and not ended
 ASSEMBLING = 4
 #: bytes of messages that are begun which count as publishing in an alarm, so that these, too, stop growing
@@ -62,6 +67,16 @@ _CLOSE_OK = amqp_method(0, spec.CONNECTION_CLOSE_OK, ())
 _OPEN_METHODS = frozenset((spec.CONNECTION_CLOSE, spec.CONNECTION_CLOSE_OK, spec.CONNECTION_UPDATE_SECRET))
 
 
+def _first_frame(data: bytes, frame_max: int) -> int:
+    """The end of the first frame; 0: it has not come as a whole. One that is too large is for the reader as it is."""
+    if len(data) < spec.FRAME_OVERHEAD:
+        return 0
+    size = int.from_bytes(data[3:7])
+    if size > frame_max:
+        return len(data)
+    return size + spec.FRAME_OVERHEAD if len(data) >= size + spec.FRAME_OVERHEAD else 0
+
+
 class Connection(asyncio.BufferedProtocol):
     """A protocol of asyncio. Everything happens in the gateway's loop."""
 
@@ -72,7 +87,8 @@ class Connection(asyncio.BufferedProtocol):
         self.gateway = gateway
         self.user: User | None = None
         self.vhost = ""
-        self.client_properties: dict[str, Any] = {}
+        self.client_said = b"\0\0\0\0"
+        self._capabilities: frozenset[str] = frozenset()
         self.frame_max = spec.FRAME_MIN
         self.channel_max = 0
         self.heartbeat_s = 0
@@ -89,11 +105,15 @@ class Connection(asyncio.BufferedProtocol):
         self.published = 0  #: messages, on channels that have ended
         self.since = time.time()
         self.slots: dict[int, Slot] = {}
+        self.kept = Kept(gateway.backlog, self.may_read)
+        self.gets = asyncio.Semaphore(GETS)
         self._transport: asyncio.Transport
         self._handshake: Handshake | None = None
         self._reader: AmqpReader | None = None
+        self._ahead = b""  # came in the handshake, and waits for its turn
         self._silent = False  # what comes is not looked at any more
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._flushing = False
         self._waiting_to_write: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -118,17 +138,31 @@ class Connection(asyncio.BufferedProtocol):
         """For the log."""
         return f"user {inert(self.user_name)}" if self.user_name else "not logged in"
 
+    @property
+    def client_properties(self) -> dict[str, Any]:
+        """What the client said of itself. It is kept as it came, which is a fraction of this."""
+        return amqp_table(self.client_said)
+
+    def introduced(self, said: bytes) -> None:
+        """The client says what it is, in a table."""
+        self.client_said = said
+        capabilities = self.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self._capabilities = frozenset(name for name in CAPABILITIES if capabilities.get(name) is True)
+
     def capable(self, name: str) -> bool:
         """Whether the client announced a capability."""
-        capabilities = self.client_properties.get("capabilities")
-        return isinstance(capabilities, dict) and capabilities.get(name) is True
+        return name in self._capabilities
 
     def send(self, data: bytes) -> None:
         """Send bytes with all that is sent in this turn of the loop. It never waits: see `writable`."""
         if self.over:
             return
         self._out.append(data)
-        if not self._flushing:
+        self._out_bytes += len(data)
+        if self._out_bytes >= UNSENT_MAX:  # else many who send in this turn would not see that nobody reads
+            self._flush()
+        elif not self._flushing:
             self._flushing = True
             self.gateway.events.call_soon(self._flush)
 
@@ -176,13 +210,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def may_read(self) -> None:
         """What the socket waited for may be over."""
+        if self.over:
+            return
+        shakes_hands = self._handshake is not None and self._handshake.busy
         wanted = (
             not self.blocked
             and not self.flooded
-            and not any(slot.full for slot in self.slots.values())
+            and not self.kept.full
             and not self.gateway.stopping
+            and not (shakes_hands and len(self._ahead) >= LEAST_BYTES)
         )
-        if self.over or wanted != self.paused:
+        if wanted != self.paused:
             return
         self.paused = not wanted
         if wanted:
@@ -211,9 +249,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where what comes is put: one place for all connections, as it is parsed at once. A new place for each read
-        would cost more than all the rest of it.
+        would cost more than all the rest of it. Little of clients that are not known yet, and where much waits.
         """
-        return self.gateway.room
+        room = self.gateway.room
+        most = self.gateway.backlog.read_bytes if self._handshake is None else LEAST_BYTES
+        return room if most == len(room) else room[:most]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_in += nbytes
@@ -221,32 +261,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         with self.gateway.room[:nbytes] as data:
             self._came(data)
-        if not self.paused and any(slot.full for slot in self.slots.values()):
+        if not self.paused and (self.kept.waits or self._ahead):
             self.may_read()
 
-    def _came(self, data: memoryview) -> None:
+    def _came(self, data: memoryview | bytes) -> None:
         """Bytes of the client, which lie there until this returns."""
         try:
-            if self._reader is None:
-                if self.closing:
-                    if _CLOSE_OK in bytes(data):
-                        self._hang_up()
-                    return
-                assert self._handshake is not None
-                rest = self._handshake.header(bytes(data))
-                if rest is None:
-                    return
-                most = self.gateway.settings.amqp_message_bytes_max
-                self._reader = AmqpReader(spec.FRAME_MIN, most, ASSEMBLING * most)
-                events = self._reader.read(rest)
+            if self._handshake is None:
+                self._read(data)
             else:
-                events = self._reader.read(data)
-            for event in events:
-                self._event(event)
-                if self._deaf():
-                    return
-            if self.gateway.alarm and not self.blocked and self.open and self._reader.kept > BEGUN:
-                self._block()
+                self._ahead += data
+                self._shake_hands()
         except ConnectionFault as fault:
             self.fail(fault)
         except Silence as silence:
@@ -254,6 +279,45 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             log.critical("connection %s: what it sent cannot be handled", self.peer.name, exc_info=True)
             self.abort("an internal error")
+
+    def _read(self, data: memoryview | bytes) -> None:
+        if self._reader is None:
+            if _CLOSE_OK in bytes(data):
+                self._hang_up()
+            return
+        for event in self._reader.read(data):
+            self._event(event)
+            if self._deaf():
+                return
+        if self.gateway.alarm and not self.blocked and self.open and self._reader.kept > BEGUN:
+            self._block()
+
+    def _shake_hands(self) -> None:
+        """Take what has come one by one: a frame may say how the next one is to be read, or need a while."""
+        while self._ahead and not self._deaf():
+            handshake, reader = self._handshake, self._reader
+            data, self._ahead = self._ahead, b""
+            if self.closing or handshake is None:
+                self._read(data)
+            elif reader is None:
+                rest = handshake.header(data)
+                if rest is None:
+                    return
+                most = self.gateway.settings.amqp_message_bytes_max
+                self._reader = AmqpReader(spec.FRAME_MIN, most, ASSEMBLING * most)
+                self._ahead = rest
+            else:
+                end = 0 if handshake.busy else _first_frame(data, reader.frame_max)
+                self._ahead = data[end:]
+                if not end:
+                    return
+                self._read(data[:end])
+
+    def handshake_goes_on(self) -> None:
+        """What it waited for is over: what has come meanwhile has its turn."""
+        if self._ahead:
+            self._came(b"")
+        self.may_read()
 
     def _deaf(self) -> bool:
         """What comes is not looked at any more."""
@@ -578,9 +642,12 @@ class Connection(asyncio.BufferedProtocol):
     def _ended(self) -> None:
         """Nothing is said or heard any more; what channels were asked before they still do."""
         self.over, self.blocked = True, False
+        self._ahead = b""
+        self.kept.end()
         self._reader = None  # and with it what has come of messages: this connection and its channels hold each other
         self._open_no_more()
         self._out.clear()
+        self._out_bytes = 0
         self._wake_writers()
         if self._handshake is not None:
             self._handshake.end()
@@ -600,6 +667,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
+        self._out_bytes = 0
         self.bytes_out += len(data)
         self._transport.write(data)
         if not self.writable and not self.flooded and self.unsent > FLOOD:

@@ -34,6 +34,7 @@ from warren.engine.saying import Voice, counted
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.amqp import control, listener
+from warren.workers.amqp.backlog import READ_BYTES, Backlog
 from warren.workers.amqp.connection import Connection
 from warren.workers.amqp.counts import Counts, section_bytes
 from warren.workers.amqp.faults import ConnectionFault
@@ -58,8 +59,6 @@ DRAINING, STOPPED = CONSTANTS["NODE_DRAINING"], CONSTANTS["NODE_STOPPED"]
 #: alarms that block publishers, as RabbitMQ names them to clients
 ALARMS = ((CONSTANTS["ALARM_MEMORY"], "memory"), (CONSTANTS["ALARM_DISK"], "disk"))
 TICK_S = 0.25
-#: bytes that are read at once
-READ_BYTES = 1 << 18
 LOOK_S = 1.0
 ATTACH_S = 30.0
 #: between two looks whether the gateway is to end
@@ -97,6 +96,7 @@ class Gateway:
         self.node_id = node.node_id
         self.connections: set[Link] = set()
         self.room = memoryview(bytearray(READ_BYTES))
+        self.backlog = Backlog(self.settings.amqp_backlog_bytes)
         self.alarm = ""  #: what the node is short of, "": nothing: publishers are not blocked
         self.stopping = False
         self.began = time.time()

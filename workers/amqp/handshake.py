@@ -9,6 +9,9 @@
     open (vhost)              →     is there one, and may this user enter?
                               ←     open-ok
 
+A client may send all of it at once, and what it publishes behind it: each step is taken in its turn, as if it had been
+waited for.
+
 A client that does something else is told nothing, but for what follows: the socket stays still for SILENT_S, so that
 guessing is slow, and closes. Another protocol header is answered by ours. A client that announced
 `authentication_failure_close` hears that its login was refused (403); a vhost that it may not open is 530.
@@ -20,6 +23,7 @@ import logging
 from typing import Any
 
 from warren.engine import VERSION
+from warren.engine._core import amqp_arguments
 from warren.engine.amqp import spec
 from warren.engine.saying import quoted
 from warren.workers.amqp import login
@@ -79,6 +83,7 @@ class Handshake:
         self._connection = connection
         self._head = b""
         self._awaited = 0  #: the method that has to come next; 0: none, something is under way
+        self.busy = False  #: a login is being checked: what comes meanwhile waits
         self.logged_in: User | None = None
         self._timer = connection.gateway.events.call_later(HANDSHAKE_S, self._late)
 
@@ -116,13 +121,16 @@ class Handshake:
         self._awaited = spec.CONNECTION_START_OK
         return rest
 
-    def method(self, id: int, arguments: tuple[Any, ...]) -> None:
+    def method(self, id: int, said: tuple[Any, ...] | bytes) -> None:
         """A method on channel 0 before open-ok."""
+        arguments = amqp_arguments(id, said) if isinstance(said, bytes) else said
         if id != self._awaited:
             name = spec.METHODS[id].name if id in spec.METHODS else str(id)
             raise Silence(f"it sent {name} out of turn")
         self._awaited = 0
         if id == spec.CONNECTION_START_OK:
+            if isinstance(said, bytes):  # with a table, which is the first of them
+                self._connection.introduced(said[: 4 + int.from_bytes(said[:4])])
             self._start_ok(*arguments)
         elif id == spec.CONNECTION_TUNE_OK:
             self._tune_ok(*arguments)
@@ -132,18 +140,19 @@ class Handshake:
 
     # -- login --------------------------------------------------------------------------------------------------
 
-    def _start_ok(self, properties: dict[str, Any], mechanism: str, response: bytes, _locale: str) -> None:
+    def _start_ok(self, _properties: dict[str, Any], mechanism: str, response: bytes, _locale: str) -> None:
         connection = self._connection
-        connection.client_properties = properties
         asked = login.credentials(mechanism, response, connection.peer)
         if asked is None:
             raise Silence(f"it logged in by {quoted(mechanism)}, which is not offered, or cannot be read")
+        self.busy = True
         connection.gateway.logins.submit(connection, asked, lambda user: self._known(mechanism, asked.name, user))
 
     def _known(self, mechanism: str, name: str, user: User | None) -> None:
         """The answer of the thread."""
         connection = self._connection
-        if connection.over:
+        self.busy = False
+        if connection.over or connection.closing:
             return
         if user is None:
             if connection.capable("authentication_failure_close"):
@@ -159,6 +168,7 @@ class Handshake:
         offered = (settings.amqp_channel_max, settings.amqp_frame_max, settings.amqp_heartbeat_s)
         connection.send_method(0, spec.CONNECTION_TUNE, offered)
         self._awaited = spec.CONNECTION_TUNE_OK
+        connection.handshake_goes_on()
 
     # -- limits and vhost ---------------------------------------------------------------------------------------
 

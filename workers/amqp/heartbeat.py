@@ -1,8 +1,9 @@
 """Heartbeats of one connection: something is sent in each half of the agreed time, and something has to come within two
 of them.
 
-While the gateway itself does not read (a channel waits for room, an alarm is on) silence proves nothing: then what lies
-in the socket, or leaves it, counts, and in an alarm nothing does, as a peer that is blocked has nothing to say.
+While the gateway itself does not read (too much waits, an alarm is on) silence proves nothing: then what lies in the
+socket, or leaves it, counts, and in an alarm nothing does, as a peer that is blocked has nothing to say. Nor does a
+peer that has filled the socket: it has no room for a heartbeat.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: halves of the agreed time without a sign of life after which the peer counts as gone
 SILENT_HALVES = 4
+#: bytes in a socket that may be all it takes
+FILLED = 1 << 15
 FRAME = bytes((spec.FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, spec.FRAME_END))
 
 
@@ -71,6 +74,8 @@ class Heartbeat:
             return False
         lying, unsent = lying_in(connection.socket), connection.unsent
         before, self._lying = self._lying, lying - unsent
+        if lying >= FILLED and not connection.flooded:
+            return True
         return self._lying > before  # more has come, or more has gone
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warren.engine.config import Settings
+from warren.workers.amqp.backlog import Backlog, Kept
 from warren.workers.amqp.faults import ConnectionFault, Fault
 from warren.workers.amqp.peers import Peer
 from warren.workers.amqp.users import User, Users
@@ -71,7 +72,6 @@ class Link(Protocol):
     socket: socket.socket
     user: User | None
     vhost: str
-    client_properties: dict[str, Any]
     frame_max: int
     channel_max: int
     heartbeat_s: int
@@ -87,7 +87,11 @@ class Link(Protocol):
     bytes_out: int
     published: int
     since: float
+    kept: Kept
+    gets: asyncio.Semaphore  #: calls of basic.get at a time
 
+    @property
+    def client_properties(self) -> dict[str, Any]: ...
     @property
     def gateway(self) -> House: ...
     @property
@@ -96,6 +100,8 @@ class Link(Protocol):
     def user_name(self) -> str: ...
     @property
     def unsent(self) -> int: ...
+    def introduced(self, said: bytes) -> None: ...
+    def handshake_goes_on(self) -> None: ...
     def capable(self, name: str) -> bool: ...
     def send(self, data: bytes) -> None: ...
     def send_method(self, channel: int, id: int, arguments: tuple[Any, ...] = ()) -> None: ...
@@ -144,6 +150,7 @@ class House(Protocol):
     opened_n: int
     connections: set[Link]
     counts: Counts
+    backlog: Backlog
     room: memoryview  #: where each connection reads; good until it has parsed what came
 
     @property

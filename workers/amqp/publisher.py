@@ -361,6 +361,8 @@ class Publisher:
         loop = self.loop
         await loop.ready()
         look = odd.checked(told, self.channel.user, self.channel.reply_name)
+        headers: dict[str, Any] | None = look.headers
+        look = look._replace(headers={})  # while it waits they are bytes alone, a fraction of this
         now_ms = time.time_ns() // 1_000_000
         metas, options, _odd = _core.amqp_prepare(exchange, key, [look.properties], now_ms)
         meta = metas[0] if isinstance(metas, list) else metas
@@ -373,8 +375,11 @@ class Publisher:
         chosen = options[0] if isinstance(options, list) else options
         while True:
             try:
-                route = self._route_of(exchange, [key, *look.copies], look.headers)
+                if headers is None:
+                    headers = _core.amqp_properties(look.properties).get("headers") or {}
+                route = self._route_of(exchange, [key, *look.copies], headers)
             except AttachmentLost:
+                headers = None
                 await loop.ready()
                 continue
             except LimitError as error:
@@ -390,6 +395,7 @@ class Publisher:
             level = SYNCED if self._sure and route.durable and (chosen is None or chosen[3]) else NONE
             call = functools.partial(self._submit_held, route, body, level, meta, chosen)
             size = len(body) + META
+            headers = None
             try:
                 confirm = await loop.submit(call, (1, size), None, topics=len(route.topics))
             except _RouteAgain:
@@ -458,6 +464,9 @@ class Publisher:
         first = self.next
         self.next += count
         waiting = self._waiting
+        if confirm is None and waiting and waiting[-1].confirm is None:
+            waiting[-1].last = self.next - 1  # however many follow one that takes its time
+            return
         waiting.append(_Sent(first, self.next - 1, confirm))
         if len(waiting) == 1:
             self._drain()

@@ -3,7 +3,7 @@ but its own next events.
 
 Invariants
   At most one call of a channel is under way. While one is, or while the client is flooded, the next events are kept
-  here.
+  here, as they came: tables of arguments are not looked at before. They and the one under way count (backlog.py).
   `ended` is called once, after the last call has returned or was cancelled.
   A channel that the gateway closed hears nothing more; its number is free when the client has said close-ok.
 """
@@ -16,27 +16,25 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any
 
+from warren.engine._core import amqp_arguments
 from warren.engine.amqp import spec
 from warren.engine.errors import ClosedError, Error, NodeNotRunning
 from warren.engine.saying import inert
+from warren.workers.amqp.backlog import size_of
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault
 from warren.workers.amqp.interfaces import Channel, Link
 
 log = logging.getLogger("warren.amqp")
 
-#: events, and bytes of bodies in them, that a channel keeps before its socket is not read any more
-KEPT_EVENTS, KEPT_BYTES = 256, 1 << 20
-
 
 class Slot:
     """A channel number in use."""
 
-    __slots__ = ("_connection", "_events", "_kept_bytes", "_task", "channel", "closing", "number", "over", "published")
+    __slots__ = ("_connection", "_events", "_task", "channel", "closing", "number", "over", "published")
 
     def __init__(self, connection: Link, number: int, channel: Channel) -> None:
         self._connection = connection
-        self._events: deque[tuple[Any, ...]] = deque()
-        self._kept_bytes = 0
+        self._events: deque[tuple[tuple[Any, ...], int]] = deque()  # with their sizes
         self._task: asyncio.Task[None] | None = None
         self.number = number
         self.channel = channel
@@ -49,26 +47,23 @@ class Slot:
         """A call is under way."""
         return self._task is not None
 
-    @property
-    def full(self) -> bool:
-        """It keeps so much that its socket should not be read."""
-        return len(self._events) >= KEPT_EVENTS or self._kept_bytes >= KEPT_BYTES
-
     def feed(self, event: tuple[Any, ...]) -> None:
         """An event of the client for this channel. Raises ConnectionFault."""
         if self._task is None and not self._connection.flooded:
             under_way = self._do(event)
             if under_way is not None:
-                self._go_on_soon(under_way, _id_of(event))
+                size = size_of(event)
+                self._connection.kept.came(size)
+                self._go_on_soon(under_way, _id_of(event), size)
             return
-        self._events.append(event)
-        if event[0] == spec.PUBLISH:
-            self._kept_bytes += sum(map(len, event[6]))
+        size = size_of(event)
+        self._connection.kept.came(size)
+        self._events.append((event, size))
         if self._task is None:
-            self._go_on_soon(None, 0)
+            self._go_on_soon(None, 0, 0)
 
-    def _go_on_soon(self, under_way: Awaitable[None] | None, id: int) -> None:
-        self._task = self._connection.gateway.events.create_task(self._go_on(under_way, id))
+    def _go_on_soon(self, under_way: Awaitable[None] | None, id: int, size: int) -> None:
+        self._task = self._connection.gateway.events.create_task(self._go_on(under_way, id, size))
 
     def _do(self, event: tuple[Any, ...]) -> Awaitable[None] | None:
         """Have the channel do what an event asks for; mistakes are told. What is under way is returned."""
@@ -86,7 +81,8 @@ class Slot:
             if id == spec.CHANNEL_FLOW:
                 self._flow(event[3][0])
                 return None
-            return self.channel.method(id, event[3])
+            arguments = event[3]
+            return self.channel.method(id, amqp_arguments(id, arguments) if isinstance(arguments, bytes) else arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the channel or the connection, and is told
             self._failed(error, id)
             return None
@@ -96,28 +92,31 @@ class Slot:
             raise ConnectionFault(spec.NOT_IMPLEMENTED, "active=false")
         self._connection.send_method(self.number, spec.CHANNEL_FLOW_OK, (True,))
 
-    async def _go_on(self, under_way: Awaitable[None] | None, id: int) -> None:
-        """Wait for what is under way (`id`: the method), then do what was kept meanwhile."""
+    async def _go_on(self, under_way: Awaitable[None] | None, id: int, size: int) -> None:
+        """Wait for what is under way (`id`: the method, `size`: what it counts), then do what was kept meanwhile."""
+        connection = self._connection
         try:
             if under_way is not None:
                 await self._waited(under_way, id)
-            while self._events:
-                if self._connection.flooded:
-                    await self._connection.until_writable()
-                if self.over:
+            while True:
+                connection.kept.done(size)
+                size = 0
+                connection.may_read()
+                if self._events and connection.flooded:
+                    await connection.until_writable()
+                if self.over or not self._events:
                     break
-                event = self._events.popleft()
-                if event[0] == spec.PUBLISH:
-                    self._kept_bytes -= sum(map(len, event[6]))
+                event, size = self._events.popleft()
                 under_way = self._do(event)
                 if under_way is not None:
-                    await self._waited(under_way, _id_of(event))
-                if not self.full:
-                    self._connection.may_read()
+                    id = _id_of(event)
+                    del event  # what is under way has what it needs of it
+                    await self._waited(under_way, id)
         finally:
             self._task = None
-            self._connection.may_read()
-            self._connection.channel_rests()
+            connection.kept.done(size)
+            connection.may_read()
+            connection.channel_rests()
 
     async def _waited(self, under_way: Awaitable[None], id: int) -> None:
         try:
@@ -162,7 +161,7 @@ class Slot:
             self.number,
             inert(str(fault)),
         )
-        crossed = any(_id_of(event) == spec.CHANNEL_CLOSE for event in self._events)  # the client closes it, too
+        crossed = any(_id_of(event) == spec.CHANNEL_CLOSE for event, _size in self._events)  # the client closes it, too
         self.end()
         self._connection.channel_closes(self.number)
         self._connection.send_method(self.number, spec.CHANNEL_CLOSE, self._connection.told(fault, method))
@@ -175,18 +174,22 @@ class Slot:
             return
         self.over = True
         self._connection.published += self.published
-        self._events.clear()
-        self._kept_bytes = 0
+        self._forget()
         try:
             self.channel.ended()
         except Exception:
             log.exception("connection %s: the end of channel %d failed", self._connection.peer.name, self.number)
 
+    def _forget(self) -> None:
+        """What was not begun is not done."""
+        self._connection.kept.done(sum(size for _event, size in self._events))
+        self._events.clear()
+
     async def stop(self) -> None:
         """Cancel what is under way, then end."""
         task = self._task
         if task is not None and task is not asyncio.current_task():
-            self._events.clear()
+            self._forget()
             await asyncio.sleep(0)  # so that it has begun: one that has not never comes to its end
             task.cancel()
             await asyncio.wait([task])
