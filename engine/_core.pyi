@@ -2024,7 +2024,7 @@ def amqp_prepare(
 # ==== AMQP: binding/amqp_values.c ====================================================================================
 
 def amqp_arguments(id: int, data: Buffer, /) -> tuple[Any, ...]:
-    """The arguments of a method that AmqpReader handed out as bytes. UsageError: they are damaged."""
+    """The arguments of a method that AmqpReader gave as bytes. UsageError: they are damaged."""
 
 def amqp_table(data: Buffer, at: int = 0, /) -> dict[str, Any]:
     """The field table that lies there, behind 4 bytes of length. UsageError: there is none."""

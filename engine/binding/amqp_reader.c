@@ -6,8 +6,8 @@
  * Invariants
  *   Properties that are handed out were checked; equal ones that follow each other are one object.
  *   A body is copied once.
- *   Arguments with a table that has fields are checked, and handed out as the bytes that came: as objects they need up to 32 times as much
- *   memory, which is for those alone whose turn it is (amqp_arguments). */
+ *   Arguments with a table that has fields are checked, and stay the bytes that came: as objects they need up to 33 times as much
+ *   memory, so amqp_arguments makes these when it is the method's turn. */
 #include "amqp/frames.h"
 #include "binding/amqp_values.h"
 #include "binding/arguments.h"

@@ -536,7 +536,7 @@ static PyObject *amqp_properties_bytes(PyObject *module, PyObject *properties) {
 }
 
 static PyMethodDef functions[] = {
-    FAST("amqp_arguments", amqp_arguments, "amqp_arguments(id, data): the arguments of a method that AmqpReader handed out as bytes, as a tuple."),
+    FAST("amqp_arguments", amqp_arguments, "amqp_arguments(id, data): the arguments of a method that AmqpReader gave as bytes, as a tuple."),
     FAST("amqp_table", amqp_table, "amqp_table(data, at=0): the field table that lies there behind 4 bytes of length, as a dict."),
     {"amqp_table_bytes", amqp_table_bytes, METH_O, "amqp_table_bytes(table): a dict as a field table, with its length."},
     FAST("amqp_properties", amqp_properties, "amqp_properties(data, plain=False): the properties of a content header (flags and values) as a dict."),

@@ -143,7 +143,7 @@ def test_what_stays_is_refused_when_there_is_too_much() -> None:
 
 
 def test_sizes_of_events() -> None:
-    """What lies in them counts: a text, a body, properties."""
+    """Their texts, bodies and properties count."""
     plain = size_of((spec.METHOD, 1, spec.BASIC_ACK, (1, False)))
     assert size_of((spec.METHOD, 1, spec.BASIC_CANCEL, ("t" * 200, False))) == plain + 200
     empty = size_of((spec.PUBLISH, 1, "", "k", 0, [b""], [b""]))

@@ -128,7 +128,7 @@ def test_a_header_may_come_in_pieces(connect: Connect) -> None:
 
 
 def _all_at_once(queue: str, body: bytes) -> bytes:
-    """What a client sends from its first byte to its first message, if it waits for nothing."""
+    """All bytes of a client from its first one to its first message, if it waits for nothing."""
     start = {"client_properties": {"product": "eager"}, "mechanism": "PLAIN", "response": "\0guest\0guest"}
     return b"".join(
         (

@@ -28,7 +28,7 @@ def test_names_that_the_node_does_not_allow() -> None:
 
 
 def test_a_name_for_answers_is_the_same_in_each_vhost() -> None:
-    """And other names that begin almost so are not."""
+    """Other names with nearly the same prefix are not."""
     name = "amq.rabbitmq.reply-to.token"
     assert engine_name("v", name) == engine_name("/", name) == name
     for other in ("amq.rabbitmq.reply-to", "amq.rabbitmq.reply-tox", "xamq.rabbitmq.reply-to.token"):

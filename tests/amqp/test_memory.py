@@ -7,13 +7,16 @@ it is done; the most memory that the gateway's process has had (VmHWM) is compar
 
 import contextlib
 import re
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from warren.workers.amqp.backlog import WAITS_MAX
+from warren.workers.amqp.heartbeat import SILENT_HALVES
 
 from amqp_diff.wire import BODY, Lane, Wire, frame, header, method
 from support.gateway_node import GatewayNode
@@ -38,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
 
 @pytest.fixture
 def wire(node: GatewayNode) -> Iterator[Wire]:
-    """A connection; whoever reads what it says is the test."""
+    """A connection of the test."""
     made = connected(node)
     yield made
     made.shut()
@@ -59,7 +62,7 @@ def most_memory(pid: int) -> int:
 
 @contextlib.contextmanager
 def no_more_memory(node: GatewayNode, more: int = MORE_BYTES) -> Iterator[None]:
-    """The gateway takes at most so much more at any moment of this."""
+    """Memory of the gateway never grows by `more` bytes within this block."""
     pid = gateway_pid(node, 0)
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # the most is what there is now
     before = most_memory(pid)
@@ -86,7 +89,7 @@ def until_held_back(node: GatewayNode, sending: threading.Thread) -> None:
 
 
 def table(size: int) -> bytes:
-    """One with so many bytes, of booleans: as objects they take 13 times as much."""
+    """A table of `size` bytes, of booleans: as objects they take 13 times as much."""
     fields, at = [], 0
     while at < size:
         name = b"%x" % len(fields)
@@ -146,6 +149,27 @@ def test_a_client_with_too_much_is_not_read_until_it_is_done(
         assert answers() == {"queue.declare-ok"}
         for lane in lanes:
             lane.alive()
+
+
+def test_a_client_that_is_held_back_is_not_taken_for_dead(node: GatewayNode) -> None:
+    """It has filled its socket, and cannot send a heartbeat: each tick of the gateway's own would count against it."""
+    wire = Wire("a", lambda _line: None, "127.0.0.1", node.port)
+    wire.opened(heartbeat=1)
+    lane = busy_channels(wire, 1)[0]
+    sending = threading.Thread(target=wire.raw, args=(_bodies(lane.number) * (SENT_BYTES // 100_000),))
+    with frozen(node):
+        wire.raw(method(lane.number, "queue.declare", {"queue": "busy", "passive": True}))
+        sending.start()
+        until_held_back(node, sending)
+        for _beat in range(SILENT_HALVES + 2):  # one in each half second
+            found = wire.next(time.monotonic() + 60)
+            assert found is not None
+            assert found.name == "heartbeat"
+        assert sending.is_alive()
+        wire.socket.shutdown(socket.SHUT_RDWR)
+        sending.join(60)
+    assert not sending.is_alive()
+    wire.shut()
 
 
 def read_aside(wire: Wire, count: int) -> Callable[[], set[str]]:
@@ -220,7 +244,7 @@ def test_gets_of_many_channels_bring_a_few_bodies_at_a_time(node: GatewayNode, w
     ]
     with no_more_memory(node, 28 * MIB):
         wire.raw(b"".join(asked))
-        wait_until(lambda: any(item["unsent_bytes"] for item in node.connections()), 60, what="answers that lie there")
+        wait_until(lambda: any(item["unsent_bytes"] for item in node.connections()), 60, what="unsent answers")
         for lane in lanes:
             found = wire.wait(lane.number, ["basic.get-ok", "basic.get-empty"], 60)
             assert found is not None

@@ -44,7 +44,7 @@ def decoded(data: bytes) -> list[Any]:
 
 
 def parsed(event: tuple[Any, ...]) -> tuple[Any, ...]:
-    """An event of a reader with its arguments as a tuple, also where they are handed out as bytes."""
+    """An event of a reader with its arguments as a tuple, also where the reader gives bytes."""
     if event[0] != amqp.METHOD or not isinstance(event[3], bytes):
         return event
     return *event[:3], _core.amqp_arguments(event[2], event[3])

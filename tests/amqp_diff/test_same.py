@@ -15,7 +15,7 @@ from amqp_diff.scene import Server, run
 
 #: cases in which all clients of the node take part
 ALONE = {"raw_connection.blocked_and_unblocked"}
-#: does not fit beside the name of a virtual host, as this row of the page says
+#: too long together with the name of a virtual host, as this row of the page says
 TOO_LONG = {"raw_exchanges.a_name_of_255_bytes": "names have up to 255 bytes in each vhost"}
 PAGE = Path(__file__).parents[2] / "docs/amqp.md"
 RECORDED = {f"{module}.{name}": lines for module in MODULES for name, lines in recorded(module).items()}

@@ -1,10 +1,10 @@
-"""What a gateway keeps of its clients, counted as it comes, before it is looked at: who has to wait, and who may not.
+"""Memory that a gateway needs for its clients: counted as bytes arrive, before anything is made of them.
 
-    waits   what came and is not done: methods and messages that wait for their turn, and those under way
-    stays   what a client may leave here for as long as it likes: what a transaction publishes and settles, consumers
+    waits   methods and messages that wait for their turn, and those under way
+    stays   as long as a client likes: messages and acks of transactions, consumers
 
-Who has too much waiting is not read until it is done: its socket fills, and TCP holds its client back. What stays does
-not go by waiting, so more of it is refused.
+A connection with too much waiting is not read until some of it is done: its socket fills, and TCP holds the client
+back. Things that stay do not end by waiting, so more of them are refused.
 
 Invariants
   Nothing is kept that is not counted, with at least FLOOR for each thing: objects cost more than their bytes.
@@ -22,16 +22,16 @@ from warren.engine.amqp import spec
 
 #: of one connection
 WAITS_MAX, STAYS_MAX = 4 << 20, 256 << 20
-#: of an event or another thing; of each message beside its bytes
+#: of an event or another thing; of each message, added to its bytes
 FLOOR, EACH = 512, 160
-#: a table takes so many times its bytes as objects, at most (of octets it is 33), with what is made of it
+#: memory of a table as objects for each of its bytes (33 for octets, the worst), and of copies that a method makes
 EXPANSION = 40
 #: bytes that are read at once; at the bound, and of a client that is not known yet
 READ_BYTES, LEAST_BYTES = 1 << 18, 1 << 12
 
 
 def size_of(event: tuple[Any, ...]) -> int:
-    """What an event of the reader counts while it waits, and until it is done."""
+    """How much an event of the reader counts while it waits, and until it is done."""
     if event[0] == spec.PUBLISH:
         properties, bodies = event[5], event[6]
         return FLOOR + size_of_messages(properties, bodies)
@@ -47,31 +47,23 @@ def size_of_messages(properties: list[bytes], bodies: list[bytes]) -> int:
 
 
 class Backlog:
-    """That of a gateway."""
+    """The sums of a gateway."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.waits = self.stays = 0
         self.waiting = self.staying = 0  #: connections that have some of it
-        self._held_back: dict[Kept, None] = {}
+        self.held_back: dict[Kept, None] = {}  #: woken when others have less
 
     @property
     def read_bytes(self) -> int:
         """How much is read at once."""
         return min(READ_BYTES, max(LEAST_BYTES, self.most - self.waits))
 
-    def hold_back(self, kept: Kept) -> None:
-        """It is told when others have less."""
-        self._held_back[kept] = None
-
-    def forget(self, kept: Kept) -> None:
-        """Its connection is over."""
-        self._held_back.pop(kept, None)
-
-    def less(self) -> None:
-        """Something is done."""
-        if self._held_back and self.waits < self.most:
-            held_back, self._held_back = self._held_back, {}
+    def wake(self) -> None:
+        """Something is done: those that are held back may go on, if there is room."""
+        if self.waits < self.most:
+            held_back, self.held_back = self.held_back, {}
             for kept in held_back:
                 kept.wake()
 
@@ -95,9 +87,11 @@ class Kept:
         """It waits no more."""
         if size:
             self.waits -= size
-            self._backlog.waits -= size
-            self._backlog.waiting -= not self.waits
-            self._backlog.less()
+            backlog = self._backlog
+            backlog.waits -= size
+            backlog.waiting -= not self.waits
+            if backlog.held_back:
+                backlog.wake()
 
     @property
     def full(self) -> bool:
@@ -107,11 +101,11 @@ class Kept:
             return True
         if backlog.waits < backlog.most or self.waits <= backlog.most // (2 * max(1, backlog.waiting)):
             return False
-        backlog.hold_back(self)
+        backlog.held_back[self] = None
         return True
 
     def reserve(self, size: int) -> bool:
-        """Something is to stay; False: there is no room for it."""
+        """Something is to stay; False: there is not enough room."""
         backlog, mine = self._backlog, self.stays + size
         if mine > STAYS_MAX:
             return False
@@ -132,4 +126,4 @@ class Kept:
 
     def end(self) -> None:
         """The connection is over; what is under way still gives its part back."""
-        self._backlog.forget(self)
+        self._backlog.held_back.pop(self, None)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: consumers of one channel
 CONSUMERS_MAX = 65535
-#: what one counts beside its tag (backlog.py), and each message that one of a stream may hold
+#: how much a consumer counts, added to its tag (backlog.py), and each message that one of a stream may hold
 CONSUMER_BYTES, STREAM_ITEM_BYTES = 2048, 48
 
 
@@ -517,7 +517,7 @@ class Channel:
 
 
 def _size(consumer: Consumer | StreamConsumer) -> int:
-    """What a consumer counts."""
+    """How much a consumer counts."""
     held = STREAM_ITEM_BYTES * consumer.prefetch if isinstance(consumer, StreamConsumer) else 0
     return CONSUMER_BYTES + len(consumer.tag) + held
 

@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def client_properties(self) -> dict[str, Any]:
-        """What the client said of itself. It is kept as it came, which is a fraction of this."""
+        """Properties that the client announced; kept as bytes, which need a fraction of the memory."""
         return amqp_table(self.client_said)
 
     def introduced(self, said: bytes) -> None:
@@ -314,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._read(data[:end])
 
     def handshake_goes_on(self) -> None:
-        """What it waited for is over: what has come meanwhile has its turn."""
+        """The login is checked: bytes that arrived meanwhile have their turn."""
         if self._ahead:
             self._came(b"")
         self.may_read()

@@ -181,7 +181,7 @@ class Slot:
             log.exception("connection %s: the end of channel %d failed", self._connection.peer.name, self.number)
 
     def _forget(self) -> None:
-        """What was not begun is not done."""
+        """Drop the events that were not begun."""
         self._connection.kept.done(sum(size for _event, size in self._events))
         self._events.clear()
 
