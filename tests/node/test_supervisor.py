@@ -48,11 +48,12 @@ from warren.ipc.superblock import ACTIVE, FREE, Superblock
 from warren.workers.node.supervise import DESCRIPTORS_MIN
 from warren.workers.process import interpreter
 from warren.workers.process.control import ControlClient
+from warren.workers.process.exit_codes import EXIT_KILLED
 from warren.workers.process.launch import Succession, start_successor
 from warren.workers.process.shared_objects import region_users, segments
 from warren.workers.process.tie import end
 
-from support.dummy_node import Starter, behave, gone, kill, register, start
+from support.dummy_node import Node, Starter, behave, gone, kill, register, start
 from support.heard import Heard
 from support.raw_control import connected
 from support.real_node import RealNode
@@ -381,8 +382,81 @@ def test_a_deaf_server_is_killed_after_the_timeout(start: Starter, tmp_path: Pat
     node = start("stop_timeout=0.3").ready()
     node.call("stop")
     code, _out, error = node.end()
-    assert code == 1
+    assert code == EXIT_KILLED
     assert "worker-0 is killed" in error
+
+
+def stopped(node: Node, *words: str) -> "subprocess.CompletedProcess[str]":
+    """`warren stop` of a node."""
+    command = interpreter.command("warren", "stop", str(node.directory), *words)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("hung", "it hangs"), ("slow", "its disk is slow"), ("frozen", "it is stopped, by a signal or a debugger")],
+)
+def test_stop_says_whom_it_had_to_kill_and_why(start: Starter, tmp_path: Path, how: str, said: str) -> None:
+    """Goal: a node whose servers did not end by themselves does not count as stopped in good order: `stop` names each
+    of them, what it was doing, and ends with a code of its own; so does the node. Method: a worker that does not hear
+    SIGTERM, and syncs on, or does not, or is frozen.
+    """
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    if how == "slow":
+        behave(tmp_path / "node", "worker-0", "slow")
+    node = start("stop_timeout=0.5").ready()
+    worker = node.pids()["queue_worker-0"]
+    if how == "frozen":
+        os.kill(worker, signal.SIGSTOP)
+    done = stopped(node)
+    assert done.returncode == EXIT_KILLED, done.stderr
+    assert "has stopped" in done.stdout
+    line, store = sorted((line for line in done.stderr.splitlines() if "was killed" in line), reverse=True)
+    assert "it waited for the workers" in store
+    assert f"worker-0 (process {worker}) did not end, and was killed: it took longer than 0.5 s; " in line
+    assert said in line
+    code, _out, error = node.end()
+    assert code == EXIT_KILLED
+    assert said in error
+    assert gone(worker)
+
+
+def test_stop_tells_programs_too_whom_it_killed(start: Starter, tmp_path: Path) -> None:
+    """JSON has all of it; a kill that was asked for is no failure of the command."""
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    for words, code in (([], EXIT_KILLED), (["--force"], 0)):
+        node = start("stop_timeout=0.5" if not words else "stop_timeout=100").ready()
+        done = stopped(node, "--json", *words)
+        assert done.returncode == code, done.stderr
+        found = json.loads(done.stdout)
+        assert "worker-0" in [item["server"] for item in found["killed"]]
+        assert found["stopped"] is True
+        assert node.end()[0] == EXIT_KILLED
+
+
+def test_a_stop_with_a_timeout_lets_servers_finish(start: Starter, tmp_path: Path) -> None:
+    """Goal: `stop --timeout` is time for the servers, too, where the node was started with less. Method: a node that
+    would kill at once, and a worker that does not end: the node says who is waited for, and that it is still there.
+    """
+    start().ready().stop()
+    behave(tmp_path / "node", "worker-0", "deaf")
+    node = start("stop_timeout=0.01").ready()
+    worker = node.pids()["queue_worker-0"]
+    command = interpreter.command("warren", "stop", str(node.directory), "--timeout", "1000")
+    stopping = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def said() -> bool:
+        return any("waits for" in line and "worker-0" in line for line in node.status()["messages"])
+
+    wait_until(said, 60, what="a line that says who is waited for")
+    assert not gone(worker)
+    os.kill(worker, signal.SIGKILL)
+    out, error = stopping.communicate(timeout=100)
+    assert stopping.returncode == 0, error
+    assert "has stopped" in out
+    assert node.end()[0] == 0
 
 
 def test_a_drain_that_a_server_began_has_an_end_too(start: Starter, tmp_path: Path) -> None:
@@ -408,7 +482,7 @@ def test_a_second_signal_forces(start: Starter, tmp_path: Path) -> None:
     assert not gone(store)
     node.process.send_signal(signal.SIGINT)
     code, _out, error = node.end()
-    assert code == 1
+    assert code == EXIT_KILLED
     assert "second signal" in error
     assert gone(store)
 
@@ -541,7 +615,7 @@ def test_a_long_drain_says_what_it_waits_for(start: Starter, tmp_path: Path) -> 
     assert "--force" in last
     forced = interpreter.command("warren", "stop", str(node.directory), "--force")
     assert subprocess.run(forced, capture_output=True, text=True, timeout=60).returncode == 0
-    assert node.end()[0] == 1
+    assert node.end()[0] == EXIT_KILLED
 
 
 def test_descriptors_are_raised_as_far_as_allowed_or_asked_for(tmp_path: Path) -> None:

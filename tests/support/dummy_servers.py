@@ -3,7 +3,8 @@ end.
 
 As a program: `python -m support.dummy_servers DIR [key=value …]` is a supervisor with such servers; the behaviour of
 the servers is told by files in DIR/behave: `<role>.exit` with an exit code ends that role at once, `<role>.deaf`
-makes it deaf to SIGTERM; `topics.blind` keeps the topic worker from reading the catalog.
+makes it deaf to SIGTERM, and `<role>.slow` lets it sync all the same; `topics.blind` keeps the topic worker from
+reading the catalog.
 """
 
 import contextlib
@@ -67,6 +68,8 @@ def _serve(directory: Path, shared_id: int, name: str, servers: tuple[int, ...],
         ready, _, _ = select.select(watched, [], [], 0.02)
         if supervisor_pidfd in ready:
             orphaned = True  # a new supervisor is the test's business
+        if (behave / f"{name}.slow").exists():
+            superblock.server_add(servers[0], "syncs_n", 1)
         if name == "topics" and not (behave / "topics.blind").exists():
             superblock.server_set(servers[0], "catalog_read", superblock.get("catalog_version"))
         for view in superblock.slots():

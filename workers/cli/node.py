@@ -21,13 +21,22 @@ from warren.engine import errors
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, with_places
 from warren.engine.config import LOG_FORMATS, LOG_LEVELS, Settings
-from warren.engine.errors import ClosedError, DirectoryInUse, Error, NodeNotRunning, StartFailed, TimedOut, UsageError
+from warren.engine.errors import (
+    ClosedError,
+    DirectoryInUse,
+    Error,
+    NodeNotRunning,
+    PeerLost,
+    StartFailed,
+    TimedOut,
+    UsageError,
+)
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.node.starting import START_TIMEOUT_S
 from warren.workers.process import logs
-from warren.workers.process.control import TELL_S, WAIT_MAX_S, ControlClient
-from warren.workers.process.exit_codes import EXIT_TIMEOUT
+from warren.workers.process.control import TELL_S, WAIT_MAX_S, WITHIN, ControlClient
+from warren.workers.process.exit_codes import EXIT_KILLED, EXIT_TIMEOUT
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -399,15 +408,19 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
     type=output.Seconds(min=0),
     default=60.0,
     show_default=True,
-    help="Longest wait until it has stopped, in seconds; then exit code 4, and it goes on stopping.",
+    help="Longest wait until it has stopped, in seconds; then exit code 4, and it goes on stopping. When given, its "
+    "servers may take nearly so long, too, if that is more than `up --stop-timeout` says, before they are killed.",
 )
 @click.option(
     "--force", is_flag=True, help="Kill the servers instead of letting them finish; confirmed messages are kept."
 )
 @click.option("--json", "as_json", is_flag=True)
 def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
-    """Shut down the node of DIR and wait until it has stopped. Exit code 3 if none runs."""
+    """Shut down the node of DIR and wait until it has stopped. Exit code 3 if none runs, 6 if servers did not end in
+    time, and were killed.
+    """
     began = time.monotonic()
+    given = click.get_current_context().get_parameter_source("timeout") is click.core.ParameterSource.COMMANDLINE
     NodeDirectory(directory).check_made()
     ownership.check_owner(NodeDirectory(directory).path)
     with ControlClient(directory, output.waiting) as client:
@@ -421,31 +434,63 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             pidfd = -1
-        with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
-            client.call("stop", timeout=max(ASK_S, timeout - (time.monotonic() - began)), force=force)
         target = client.directory
-    try:
-        left = max(0.0, timeout - (time.monotonic() - began))
-        if pidfd >= 0 and not select.select([pidfd], [], [], min(left, TELL_S))[0]:
-            left = max(0.0, timeout - (time.monotonic() - began))
-            output.waiting(
-                f"the servers are finishing what was submitted, for at most {left:.0f} s; --force kills them"
-            )
-            if not select.select([pidfd], [], [], min(left, WAIT_MAX_S))[0]:
-                why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
-                raise TimedOut(
-                    f"the node of {target.path} was told to stop, and is not done after {timeout:g} s: it goes on; "
-                    f"{command('stop', target.path)} waits for it, --force kills its servers{why}"
-                )
-    finally:
-        if pidfd >= 0:
-            os.close(pidfd)
+        try:
+            finish_s = WITHIN * timeout if given else None
+            with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
+                client.call("stop", timeout=max(ASK_S, _left(timeout, began)), force=force, finish_s=finish_s)
+            with ControlClient(directory) as quiet:  # what is waited for is told here
+                killed = _ended(quiet, timeout, began)
+            if pidfd >= 0 and not select.select([pidfd], [], [], min(_left(timeout, began), WAIT_MAX_S))[0]:
+                raise _not_done(client, timeout)
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        output.print_json({"dir": str(target.path), "stopped": True, "seconds": seconds})
+        output.print_json({"dir": str(target.path), "stopped": True, "seconds": seconds, "killed": killed})
     else:
         print(f"warren: the node of {target.path} has stopped ({seconds:.2f} s)")
-    return 0
+    for item in killed if not (force or as_json) else ():
+        why = f"{item['server']} (process {item['pid']}) did not end, and was killed: {item['why']}"
+        output.say(f"warren: {why}; what was confirmed is kept", error=True)
+    return EXIT_KILLED if killed and not force else 0
+
+
+def _left(timeout: float, began: float) -> float:
+    return max(0.0, timeout - (time.monotonic() - began))
+
+
+def _ended(client: ControlClient, timeout: float, began: float) -> list[dict[str, Any]]:
+    """Wait for the end of a node that was told to stop: which of its servers were killed. Raises TimedOut."""
+    try:
+        try:
+            return _killed(client, min(_left(timeout, began), TELL_S))
+        except TimedOut:
+            output.waiting(
+                f"the servers are finishing what was submitted, for at most {_left(timeout, began):.0f} s; --force "
+                "kills them"
+            )
+        try:
+            return _killed(client, _left(timeout, began))
+        except TimedOut as error:
+            raise _not_done(client, timeout) from error
+    except (NodeNotRunning, PeerLost):  # it is gone, and said nothing
+        return []
+
+
+def _killed(client: ControlClient, seconds: float) -> list[dict[str, Any]]:
+    killed: list[dict[str, Any]] = client.call("ended", timeout=seconds)["killed"]
+    return killed
+
+
+def _not_done(client: ControlClient, timeout: float) -> TimedOut:
+    why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
+    path = client.directory.path
+    return TimedOut(
+        f"the node of {path} was told to stop, and is not done after {timeout:g} s: it goes on; "
+        f"{command('stop', path)} waits for it, --force kills its servers{why}"
+    )
 
 
 @click.command()

@@ -3,6 +3,8 @@ then queue workers, because they are clients of the store, and with them the top
 left is killed: a gateway or the collector, which then has nothing to save, soon, and a server when the time to stop is
 over. The log says now and then who is waited for.
 
+Who was killed, and why, `Ended` answers to whoever waits for the end, and the exit code says that somebody was.
+
 Crash point: the state DRAINING stands in the superblock, so a successor of a killed supervisor finishes the drain.
 """
 
@@ -12,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
+from typing import Any
 
 from warren.engine.catalog import log as catalog_log
 from warren.engine.errors import (
@@ -23,6 +26,8 @@ from warren.ipc.superblock import Superblock
 from warren.workers.node import children, gateway_roles, systemd
 from warren.workers.node.children import Role, workers_running
 from warren.workers.node.control_server import ControlServer
+from warren.workers.node.progress import Progress
+from warren.workers.process.exit_codes import EXIT_KILLED
 
 #: how long the other servers wait for the gateways
 GATEWAYS_S = 5.0
@@ -56,7 +61,10 @@ class Drain:
         self._said_at = 0.0
         self.code = 0  #: the exit code of the supervisor
         self.kill_at: float | None = None  #: when what is left is killed
-        self.killed = False
+        self.killed: list[dict[str, Any]] = []  #: {server, pid, why} of those that did not end by themselves
+        self.ended = False  #: every server is gone
+        self._progress = Progress(superblock)
+        self._limit = 0.0  # seconds that they have
         self.reason = ""  #: why the node ends
         self.began = 0.0
 
@@ -72,7 +80,9 @@ class Drain:
         self._superblock.set_state(DRAINING)
         self._superblock.ring_all()
         systemd.notify("STOPPING=1")
-        self.kill_at = time.monotonic() + (self._stop_timeout if timeout is None else timeout)
+        self._limit = self._stop_timeout if timeout is None else timeout
+        self.kill_at = self.began + self._limit
+        self._progress.look(self._roles, self.began)
         self._store_told, self._left_at, self._said_at = False, None, self.began + SAID_EVERY_S
         gateways = gateway_roles.of(self._roles)
         for role in gateways:
@@ -81,6 +91,13 @@ class Drain:
         self._workers_at = time.monotonic() + (GATEWAYS_S if timeout is None else min(GATEWAYS_S, timeout / 2))
         if not any(role.running for role in gateways):
             self._end_workers()
+
+    def extend(self, seconds: float) -> None:
+        """The servers have at least so long from now on."""
+        limit = time.monotonic() - self.began + seconds
+        if self.kill_at is not None and limit > self._limit:
+            self._limit = limit
+            self.kill_at = self.began + limit
 
     def _end_workers(self) -> None:
         self._workers_at = None
@@ -115,10 +132,11 @@ class Drain:
         self._look_at_the_left(now)
         if self._said_at and now >= self._said_at:
             self._said_at = now + SAID_EVERY_S
+            self._progress.look(self._roles, now)
             names = [f"{role.name} (process {role.identity.pid})" for role in self._roles if role.identity is not None]
             self._say(f"stopping for {now - self.began:.0f} s, waits for {', '.join(names) or 'nobody'}", INFO)
         if self.kill_at is not None and now >= self.kill_at:
-            self.force(f"it took longer than {self._stop_timeout:g} s")
+            self.force(f"it took longer than {self._limit:.3g} s")
 
     def _look_at_the_left(self, now: float) -> None:
         """When every server is gone, what is left has nothing to save: nobody waits long for it."""
@@ -135,14 +153,24 @@ class Drain:
 
     def force(self, reason: str) -> None:
         """Kill what is left. What was confirmed is safe: the next start recovers it."""
+        now = time.monotonic()
         self.kill_at = self._workers_at = None
         self._said_at = 0.0
+        self._progress.look(self._roles, now)
         for role in self._roles:
             role.restart_at = None
             if role.running:
-                self._say(f"{role.name} is killed, because {reason}", WARNING)
-                self.killed = True
+                waits = role.kind == "store" and not self._store_told
+                doing = "it waited for the workers, whose store it is" if waits else self._progress.text(role, now)
+                why = f"{reason}; {doing}"
+                self._say(f"{role.name} is killed, because {why}", WARNING)
+                pid = role.identity.pid if role.identity is not None else 0
+                self.killed.append({"server": role.name, "pid": pid, "why": why})
                 children.send(role, signal.SIGKILL)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What `Ended` answers; None: not yet."""
+        return {"killed": self.killed} if self.ended else None
 
     def finished(self) -> bool:
         """Whether every server is gone."""
@@ -152,10 +180,14 @@ class Drain:
 
     def end(self, control: ControlServer | None, declarations: catalog_log.Writer | None) -> None:
         """Every server is gone. The catalog becomes one file, unless it must not be touched (None)."""
-        if (self.killed or self._superblock.get("ending")) and not self.code:
+        if self._superblock.get("ending") and not self.code:
             self.code = 1
+        if self.killed and not self.code:
+            self.code = EXIT_KILLED
+        self.ended = True
         self._superblock.set_state(STOPPED)
         if control is not None:
+            control.turn()  # who waits for `Ended`
             control.flush(0.2)
         try:
             if declarations is not None:

@@ -569,6 +569,7 @@ class Supervisor:
             requests.Status: self._status,
             requests.Settings: self._settings,
             requests.Stop: self._stop,
+            requests.Ended: lambda _asked: self._drain.outcome,
             requests.Note: self._note,
             **self._desk.table(),
         }
@@ -590,12 +591,12 @@ class Supervisor:
         }
 
     def _stop(self, asked: requests.Stop) -> dict[str, Any]:
-        if self._superblock.state == DRAINING and asked.force:
+        if self._superblock.state != DRAINING or not asked.force:
+            self._drain.begin("asked by `stop`", 0)
+        if asked.finish_s is not None:
+            self._drain.extend(asked.finish_s)
+        if asked.force:
             self._drain.force("it was asked for")
-        else:
-            self._drain.begin("asked by `stop`", 0, timeout=asked.timeout)
-            if asked.force:
-                self._drain.force("it was asked for")
         return {"pid": os.getpid()}
 
     def _note(self, asked: requests.Note) -> dict[str, Any]:

@@ -12,6 +12,8 @@ EXIT_TIMEOUT = 4
 EXIT_NO_SPACE = 4
 #: of a queue worker that found that the catalog was cut: the node ends, or ids would be given again
 EXIT_CATALOG_CUT = 5
+#: of a node that has stopped, and of `warren stop`: servers did not end by themselves, and were killed
+EXIT_KILLED = 6
 #: what is added to other things that a server lacked (lack.py); codes that nothing else uses
 EXIT_LACKS = 80
 #: set for a child that is to print an error as JSON {"error", "message"} in its last line

@@ -56,11 +56,19 @@ class Settings(Request, tag="settings"):
 
 
 class Stop(Request, tag="stop"):
-    """{pid}, at once; the node has stopped when that process ends."""
+    """{pid}, at once; the node has stopped when that process ends. `finish_s`: at least so long the servers may take
+    from now on, before they are killed.
+    """
 
     owners: ClassVar[bool] = True
-    timeout: float | None = None
+    finish_s: float | None = None
     force: bool = False
+
+
+class Ended(Request, tag="ended"):
+    """{killed: [{server, pid, why}]}, when every server of a node that stops is gone: those that were killed."""
+
+    reads: ClassVar[bool] = True
 
 
 class Note(Request, tag="note"):
