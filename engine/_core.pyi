@@ -1649,6 +1649,61 @@ def topics_rebuild(
 ) -> tuple[int, int]:
     """Make consume queues, key index and checkpoint again from the log: messages, keys. Raises OSError."""
 
+def topics_survey(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    position: int,
+    epoch: int,
+    number: int,
+    anew: bool,
+    progress: Callable[[int], object],
+    /,
+) -> tuple[int, int, int, int, bool, bool, int, list[tuple[int, int, int, int]]]:
+    """Walk the log from a position on, behind the commit of this epoch and number; `anew`: from the begin of a file.
+    (where the sound commits end; epoch, number and newest store time of the last one; whether a commit behind says that
+    more was synced; whether another node's follows; below which position retention may have removed files; of each
+    queue (topic, queue, first offset, behind the last)). Raises OSError.
+    """
+
+def topics_next_commit(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    position: int,
+    epoch: int,
+    number: int,
+    /,
+) -> tuple[int, int, int, int] | None:
+    """The first commit of this node at or behind a position that is later than that one, as far as files follow each
+    other: (where to walk on; epoch and number of the commit before; from where to search, if nothing is sound there).
+    None: there is none. Raises OSError.
+    """
+
+def topics_preview(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    first: int,
+    /,
+) -> dict[str, Any]:
+    """What a start looks at before it writes anything, the log beginning at `first`: what the checkpoint is, its
+    position, first, epoch and number, and whether the log is shorter than that, another node's, or empty. Raises
+    OSError.
+    """
+
 def topics_checkpoint(
     root: int,
     node: bytes,

@@ -110,7 +110,16 @@ def formats_header() -> str:
 
 
 _TOPIC_TEXTS = (
-    *("SYSTEM_TOPICS", "COMMIT_TOPIC", "BOUNDS_TOPIC", "SCHEDULE_TOPIC", "TIMER_TOPIC", "HALF_TOPIC", "OP_HALF_TOPIC"),
+    *(
+        "SYSTEM_TOPICS",
+        "COMMIT_TOPIC",
+        "BOUNDS_TOPIC",
+        "LOST_TOPIC",
+        "SCHEDULE_TOPIC",
+        "TIMER_TOPIC",
+        "HALF_TOPIC",
+        "OP_HALF_TOPIC",
+    ),
     "PUT_ASIDE_TOPIC",
     *("CHECKPOINT_MAGIC", "LATER_MAGIC", "HALVES_MAGIC", "COMPACTED_MAGIC"),
 )

@@ -3,8 +3,11 @@
 #include "binding/arguments.h"
 #include "topics/examine.h"
 #include "topics/half_table.h"
+#include "topics/log_search.h"
 #include "topics/pending.h"
+#include "topics/preview.h"
 #include "topics/rebuild.h"
+#include "topics/survey.h"
 
 #define PLACE 7 /* arguments of a place */
 
@@ -256,6 +259,96 @@ static PyObject *topics_checkpoint(PyObject *module, PyObject *const *args, Py_s
     return found;
 }
 
+/* ---- what a loss of the log took ---- */
+
+/* (position, epoch, number) of the commit that a walk or a search begins behind. */
+static int after_of(PyObject *const *args, const wr_dispatch_place *place, uint64_t *position, wr_commit_head *after) {
+    uint64_t n[3];
+    if (numbers(args, 3, n)) return -1;
+    *position = n[0];
+    *after = (wr_commit_head){.origin.epoch = n[1], .number = n[2]};
+    memcpy(after->origin.node, place->node, sizeof after->origin.node);
+    return 0;
+}
+
+static PyObject *surveyed(const wr_survey *survey) {
+    PyObject *list = PyList_New(survey->rows_n);
+    for (uint32_t i = 0; list && i < survey->rows_n; i++) {
+        const wr_surveyed *row = &survey->rows[i];
+        PyObject *item = Py_BuildValue("(IIKK)", row->topic, row->queue, (unsigned long long)row->first, (unsigned long long)row->next);
+        if (item) PyList_SET_ITEM(list, i, item);
+        else Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *topics_survey(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE + 5, "place, position, epoch, number, anew, progress");
+    call c = {.progress = args[PLACE + 4]};
+    wr_commit_head after;
+    wr_log_end end;
+    uint64_t position;
+    if (place_of(args, &c.place) || after_of(args + PLACE, &c.place, &position, &after)) return NULL;
+    wr_survey survey = {.root = c.place.root, .file_bytes = c.place.log_file_bytes, .progress = tell, .context = &c};
+    c.thread = PyEval_SaveThread();
+    int error = wr_survey_walk(&survey, position, args[PLACE + 3] == Py_True, &after, &end);
+    PyEval_RestoreThread(c.thread);
+    PyObject *rows = error ? failed(error) : surveyed(&survey), *result = NULL;
+    if (rows)
+        result = Py_BuildValue("(KKKKOOKN)", (unsigned long long)end.position, (unsigned long long)end.last.origin.epoch,
+                               (unsigned long long)end.last.number, (unsigned long long)end.last.store_ms, end.damaged ? Py_True : Py_False,
+                               end.foreign ? Py_True : Py_False, (unsigned long long)survey.first, rows);
+    wr_survey_free(&survey);
+    return result;
+}
+
+static int open_to_read(void *context, uint64_t base) { return wr_log_open_file(((const wr_dispatch_place *)context)->root, base, false); }
+static const wr_log_visitor to_read = {.open = open_to_read};
+
+static PyObject *topics_next_commit(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE + 3, "place, position, epoch, number");
+    wr_dispatch_place place;
+    wr_commit_head after;
+    wr_log_place next;
+    uint64_t position;
+    int error;
+    if (place_of(args, &place) || after_of(args + PLACE, &place, &position, &after)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    error = wr_log_search(&to_read, &place, place.log_file_bytes, position, &after, &next);
+    Py_END_ALLOW_THREADS
+    if (error == ENOENT) Py_RETURN_NONE;
+    if (error) return os_error(error);
+    return Py_BuildValue("(KKKK)", (unsigned long long)next.position, (unsigned long long)next.after.origin.epoch,
+                         (unsigned long long)next.after.number, (unsigned long long)next.search);
+}
+
+/* What a start looks at before it writes anything (wr_topic_worker_look). */
+static PyObject *topics_preview(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE + 1, "place, first");
+    wr_dispatch_place place;
+    uint64_t first;
+    if (place_of(args, &place) || number_of(args[PLACE], 64, "first", &first)) return NULL;
+    wr_checkpoint c = {.consume_queue_entries = place.consume_queue_entries, .index_slots = place.index_slots, .index_entries = place.index_entries};
+    wr_checkpoint_kind kind;
+    memcpy(c.origin.node, place.node, sizeof c.origin.node);
+    int error = wr_checkpoint_read(place.root, "checkpoint", &c, &kind);
+    const bool known = !error && (kind == WR_CHECKPOINT_GOOD || kind == WR_CHECKPOINT_SETTINGS || kind == WR_CHECKPOINT_OLDER);
+    wr_commit_head last = {.origin = c.origin, .number = known ? c.number : 0};
+    wr_log_previewed looked = {0};
+    if (!error) error = wr_log_preview(&to_read, &place, place.log_file_bytes, first, known ? c.position : 0, &last, &looked);
+    PyObject *found = error ? os_error(error)
+                            : Py_BuildValue("{sssKsKsKsKsOsOsO}", "checkpoint", wr_checkpoint_word(kind), "position",
+                                            (unsigned long long)(known ? c.position : 0), "first", (unsigned long long)(known ? c.first : 0), "epoch",
+                                            (unsigned long long)(known ? c.origin.epoch : 0), "number", (unsigned long long)(known ? c.number : 0),
+                                            "shorter", looked.shorter ? Py_True : Py_False, "foreign", looked.foreign ? Py_True : Py_False, "empty",
+                                            looked.empty ? Py_True : Py_False);
+    wr_checkpoint_free(&c);
+    return found;
+}
+
 /* topics_snapshot(kind, node, file): (position, how much is in it) of a snapshot "later" or "halves". Raises ValueError: what is
  * wrong with it. */
 static PyObject *topics_snapshot(PyObject *module, PyObject *args) {
@@ -291,6 +384,9 @@ static PyMethodDef methods[] = {
     {"topics_snapshot", topics_snapshot, METH_VARARGS, NULL},
     {"topics_examine", (PyCFunction)(void *)topics_examine, METH_FASTCALL, NULL},
     {"topics_rebuild", (PyCFunction)(void *)topics_rebuild, METH_FASTCALL, NULL},
+    {"topics_survey", (PyCFunction)(void *)topics_survey, METH_FASTCALL, NULL},
+    {"topics_next_commit", (PyCFunction)(void *)topics_next_commit, METH_FASTCALL, NULL},
+    {"topics_preview", (PyCFunction)(void *)topics_preview, METH_FASTCALL, NULL},
     {"topics_checkpoint", (PyCFunction)(void *)topics_checkpoint, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

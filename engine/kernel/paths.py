@@ -63,6 +63,11 @@ class TopicsFolder:
         return self.path / "checkpoint"
 
     @property
+    def loss(self) -> Path:
+        """What an accepted loss does to the log, while that is being done (engine/topics/log_loss.py)."""
+        return self.path / "loss"
+
+    @property
     def groups(self) -> Path:
         """The snapshot of the offsets of groups of readers."""
         return self.path / "groups"

@@ -4,6 +4,8 @@
 does not make again by itself: units and keys of records below the checkpoint. Damage of the log is told from a torn
 tail as a start does it (engine/topics/walk.h).
 
+`loss` and `accept`: what a start refuses because the log has lost it (engine/topics/log_loss.py).
+
 `repair` wants the folder for itself. It cuts files that somebody appended to: what lies behind their size is never
 read. It makes consume queues, index and checkpoint again, from the log alone, when that is whole. What is damaged of
 the log itself stays as it is: no other file has it. Whatever the log is, files of the newest messages of compacted
@@ -31,6 +33,7 @@ from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
 from warren.engine.topics.found import Found
 from warren.engine.topics.log_files import RESTORE, named
+from warren.engine.topics.log_loss import LogLoss, Loss, Reached
 from warren.engine.topics.names import node_bytes
 from warren.engine.topics.service import boot_bytes
 from warren.engine.topics.snapshot_check import KIND as SNAPSHOT
@@ -109,6 +112,8 @@ class TopicsCheck:
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
         self._check_log(bases, ends, counts, limit, kind)
         self._check_there(bases, kind, counts)
+        if os.path.lexists(self.folder.loss):
+            self._problem(self.folder.loss, "log", f"is there: {log_files.UNFINISHED}")
         self.shrunk = bool(bases) and not log_files.path_of(self.folder, bases[0]).exists()
         return self.found
 
@@ -353,6 +358,27 @@ class TopicsCheck:
             what = f"has no commit, and there are files that were derived from some: topics do not serve; {RESTORE}"
             self._problem(self.folder.log / f"{bases[0] if bases else 0:020d}", "log", what)
 
+    # -- what the log has lost ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _losses(self, progress: Progress) -> Iterator[LogLoss]:
+        with self._opened() as place:
+            tell = self._teller(progress, 0)
+            yield LogLoss(self.folder, place, self._topics, set(self._compacted.topics), tell)
+
+    def loss(self, progress: Progress = lambda _done, _all: None) -> Loss | None:
+        """What the log has lost; None: nothing that a start would refuse. Raises StoreError."""
+        with atomic_file.explained(f"cannot read {self.folder.path}"), self._losses(progress) as losses:
+            return losses.find()
+
+    def accept(self, loss: Loss, progress: Progress, reached: Reached = lambda _point: None) -> list[str]:
+        """Go on without what is lost; returns what was done. Raises StoreError; then it can be repeated."""
+        with self._losses(progress) as losses:
+            done = [*losses.accept(loss, reached), self._make_again(progress)]
+            reached("loss.rebuilt")
+            losses.finish()
+        return done
+
     # -- repair -------------------------------------------------------------------------------------------------
 
     def repair(self, progress: Progress = lambda _done, _all: None) -> list[str]:
@@ -375,13 +401,17 @@ class TopicsCheck:
         with atomic_file.explained(f"cannot repair {self.folder.path}"):
             for path in self._foreign:  # before anything is removed: nothing could be made in its place
                 kept.append(f"{path} was no file, or no folder, of Warren's: moved to {foreign.set_aside(path).name}")
+        return [*kept, self._make_again(progress)]
+
+    def _make_again(self, progress: Progress) -> str:
+        """Make again what is derived from the log. Returns what was done. Raises StoreError."""
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
             bases = sorted(int(path.name) for path in self._listed(self.folder.log, foreign.POSITION))
             end = bases[-1] + self._settings.log_file_bytes if bases else 0
             first = bases[0] if bases else 0
             units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))
         done = f"{self.folder.path}: consume queues, key index and checkpoint were made again from the log: "
-        return [*kept, f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"]
+        return f"{done}{counted(units, 'message')}, {counted(keys, 'key')}"
 
     def _cut_larger(self) -> list[str]:
         """Cut files to the sizes that they were made with: nothing that lies behind is ever read."""

@@ -114,7 +114,7 @@ class CompactedCheck:
         """`topics`: name and number of queues of each compacted one, by id."""
         self._folder = folder
         self._node = node
-        self._topics = topics
+        self.topics = topics
         self._running = running
         self._files: list[_File] = []
 
@@ -126,7 +126,7 @@ class CompactedCheck:
         """
         yield from self._strangers()
         self._files = []
-        for id, (name, queues) in sorted(self._topics.items()):
+        for id, (name, queues) in sorted(self.topics.items()):
             for queue in range(queues):
                 file = self._look(id, queue, name, minima.get((id, queue), 0))
                 self._files.append(file)
@@ -158,8 +158,8 @@ class CompactedCheck:
         for topic in _listed(self._folder.compacted):
             if not topic.is_dir() or not foreign.NUMBER.fullmatch(topic.name):
                 yield Found(topic, "foreign", note=_ALONE)
-            elif int(topic.name) in self._topics:
-                queues = self._topics[int(topic.name)][1]
+            elif int(topic.name) in self.topics:
+                queues = self.topics[int(topic.name)][1]
                 for path in _listed(topic):
                     yield from self._stranger(path, queues)
             elif not self._running:  # else it was deleted or declared just now
@@ -227,7 +227,7 @@ class CompactedCheck:
         new = file.path.with_name(file.path.name + atomic_file.NEW_SUFFIX)
         atomic_file.make_directories(file.path.parent)
         with self._made(new) as to:
-            of = self._node, file.topic, file.queue, self._topics[file.topic][0]
+            of = self._node, file.topic, file.queue, self.topics[file.topic][0]
             _core.compacted_empty(to, *of, file.minimum, time.time_ns() // 1_000_000)
         data_files.rename(new, file.path)
         atomic_file.sync_directory(file.path.parent)
@@ -268,7 +268,7 @@ class CompactedCheck:
         return f"{file.path}: {file.places}; {file.cost}; the file is {aside}"
 
     def _write(self, file: _File, new: Path) -> None:
-        name = self._topics[file.topic][0]
+        name = self.topics[file.topic][0]
         old = data_files.open(file.path, os.O_RDONLY)
         try:
             with self._made(new) as to:

@@ -375,16 +375,6 @@ static int apply_bound(wr_dispatch *d, const uint8_t *from) {
     return 0;
 }
 
-static int apply_bounds(wr_dispatch *d, const uint8_t *body, uint64_t n) {
-    uint64_t first;
-    uint32_t rows_n;
-    int error = 0;
-    if (!wr_bounds_read(body, n, &first, &rows_n)) return 0; /* a later version's; files that are missing are said */
-    for (uint32_t i = 0; !error && i < rows_n; i++) error = apply_bound(d, body + WR_BOUNDS_SIZE + (uint64_t)i * WR_BOUND_SIZE);
-    if (!error) wr_dispatch_retain_log(d, first);
-    return error;
-}
-
 /* ---- records ---- */
 
 static int put_unit(wr_dispatch *d, uint32_t number, uint64_t offset, uint64_t position, uint32_t size, int64_t tags_code) {
@@ -398,15 +388,44 @@ static int put_unit(wr_dispatch *d, uint32_t number, uint64_t offset, uint64_t p
     return error;
 }
 
+/* Empty units up to an offset: the log lost what had them. */
+static int pass_lost(wr_dispatch *d, uint32_t number, uint64_t next) {
+    a_row *row = &d->rows[number];
+    int error = have_files(d, row);
+    while (!error && row->seen.next < next)
+        if (!(error = put_unit(d, number, row->seen.next, 0, 0, 0))) row->seen.next++, d->counts.missing++;
+    return error;
+}
+
+/* A queue whose newest messages an accepted loss took: what is left of it stays, and their offsets are nobody's again. */
+static int apply_lost(wr_dispatch *d, const uint8_t *from) {
+    const uint32_t number = wr_dispatch_row_of(d, wr_get32(from + WR_BOUND_AT_TOPIC), wr_get32(from + WR_BOUND_AT_QUEUE));
+    const uint64_t minimum = wr_get64(from + WR_BOUND_AT_MINIMUM), next = wr_get64(from + WR_BOUND_AT_NEXT);
+    if (number == NONE || minimum > next || next > WR_QUEUE_UNITS_MAX) return 0; /* its topic was deleted */
+    a_row *row = &d->rows[number];
+    if (!row->known) row->seen = (wr_dispatch_row){minimum, minimum, minimum, 0, WR_NO_RECORD};
+    row->known = true;
+    int error = pass_lost(d, number, next);
+    raise_later(d, number);
+    return error;
+}
+
+static int apply_bounds(wr_dispatch *d, const uint8_t *body, uint64_t n, int (*apply)(wr_dispatch *d, const uint8_t *from)) {
+    uint64_t first;
+    uint32_t rows_n;
+    int error = 0;
+    if (!wr_bounds_read(body, n, &first, &rows_n)) return 0; /* a later version's; files that are missing are said */
+    for (uint32_t i = 0; !error && i < rows_n; i++) error = apply(d, body + WR_BOUNDS_SIZE + (uint64_t)i * WR_BOUND_SIZE);
+    if (!error) wr_dispatch_retain_log(d, first);
+    return error;
+}
+
 /* The unit of a record; `seen.next` is raised when its keys are there, too. */
 static int store_unit(wr_dispatch *d, const wr_dispatch_record *r) {
     a_row *row = &d->rows[r->row];
-    int error = have_files(d, row);
     if (!row->known) row->seen.minimum = row->seen.next = row->seen.durable = r->queue_offset;
     row->known = true;
-    while (!error && row->seen.next < r->queue_offset) { /* the log lost them */
-        if (!(error = put_unit(d, r->row, row->seen.next, 0, 0, 0))) row->seen.next++, d->counts.missing++;
-    }
+    int error = pass_lost(d, r->row, r->queue_offset);
     return error ? error : put_unit(d, r->row, r->queue_offset, r->position, r->size, r->tags_code);
 }
 
@@ -448,7 +467,8 @@ static int apply_scanned(wr_dispatch *d, const uint8_t *bytes, const wr_record *
     uint32_t at = find_topic(d, record->flag, name, record->topic_length), kind = record->sys_flag & WR_SYS_TRANSACTION_MASK;
     if (at == NONE && wr_system_is(name, record->topic_length)) {
         d->counts.system++;
-        return wr_is_bounds(name, record->topic_length) ? apply_bounds(d, bytes + record->body_at, record->body_length) : 0;
+        if (wr_is_bounds(name, record->topic_length)) return apply_bounds(d, bytes + record->body_at, record->body_length, apply_bound);
+        return wr_is_lost(name, record->topic_length) ? apply_bounds(d, bytes + record->body_at, record->body_length, apply_lost) : 0;
     }
     const a_topic *topic = at == NONE ? NULL : &d->topics[at];
     if (!topic || record->queue_id >= topic->queues_n) {

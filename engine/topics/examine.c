@@ -347,7 +347,7 @@ static int examine_record(wr_examine *e, const uint8_t *bytes, const wr_record *
     const uint8_t *name = bytes + r->topic_at;
     const uint32_t kind = r->sys_flag & WR_SYS_TRANSACTION_MASK;
     e->counts.records++;
-    if (wr_is_bounds(name, r->topic_length)) examine_bounds(e, bytes + r->body_at, r->body_length);
+    if (wr_is_bounds(name, r->topic_length) || wr_is_lost(name, r->topic_length)) examine_bounds(e, bytes + r->body_at, r->body_length);
     if (wr_system_is(name, r->topic_length)) return 0;
     const a_topic *topic = topic_of(e, r, name);
     const bool judged = r->physical_offset < e->limit;

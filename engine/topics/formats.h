@@ -64,6 +64,7 @@
 #define WR_SYSTEM_TOPICS "WARREN_SYS_"
 #define WR_COMMIT_TOPIC "WARREN_SYS_COMMIT"
 #define WR_BOUNDS_TOPIC "WARREN_SYS_BOUNDS"
+#define WR_LOST_TOPIC "WARREN_SYS_LOST"
 #define WR_SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
 #define WR_TIMER_TOPIC "rmq_sys_wheel_timer"
 #define WR_HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -204,7 +205,7 @@
 #define WR_OFFSET_AT_OFFSET 12 /* u64: of the first message that is not done */
 #define WR_OFFSET_SIZE 20
 
-/* Begin of the body of a record of the topic BOUNDS_TOPIC: what retention takes. It is in the log, and synced, before a file of the log is removed. */
+/* Begin of the body of a record of the topic BOUNDS_TOPIC: what retention takes. It is in the log, and synced, before a file of the log is removed. Of a record of the topic LOST_TOPIC: what an accepted loss took; what is left of a queue stays, and offsets up to `next` get empty units. */
 #define WR_BOUNDS_AT_VERSION 0 /* u32: BOUNDS_VERSION */
 #define WR_BOUNDS_AT_ROWS_N 4 /* u32: bound records that follow */
 #define WR_BOUNDS_AT_FIRST 8 /* u64: files of the log below this position may be missing from now on */

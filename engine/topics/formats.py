@@ -120,6 +120,8 @@ GROUPS_VERSION = 1
 #: Warren's own: what retention removed of the log (docs/design/023-retention.md)
 BOUNDS_TOPIC = f"{SYSTEM_TOPICS}BOUNDS"
 BOUNDS_VERSION = 1
+#: Warren's own: offsets that an accepted loss took, which no message gets again (docs/design/047-accepted-losses.md)
+LOST_TOPIC = f"{SYSTEM_TOPICS}LOST"
 #: RocketMQ's, for messages that are to come later: by level, and at any time (docs/design/024-later-messages.md)
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -439,7 +441,8 @@ OFFSET = Struct(
 BOUNDS = Struct(
     "bounds",
     16,
-    "Begin of the body of a record of the topic BOUNDS_TOPIC: what retention takes. It is in the log, and synced, before a file of the log is removed.",
+    "Begin of the body of a record of the topic BOUNDS_TOPIC: what retention takes. It is in the log, and synced, before a file of the log is removed. "
+    "Of a record of the topic LOST_TOPIC: what an accepted loss took; what is left of a queue stays, and offsets up to `next` get empty units.",
     (
         Field("version", 0, "u32", "BOUNDS_VERSION"),
         Field("rows_n", 4, "u32", "bound records that follow"),

@@ -29,7 +29,15 @@ from warren.engine.topics import foreign
 from warren.ipc import access
 
 RETRY_S = 0.2  #: after the disk refused a file
-RESTORE = "restore the folder of topics from a backup, with all its files"
+RESTORE_ALL = "restore the folder of topics from a backup, with all its files"
+RESTORE = (
+    f"{RESTORE_ALL}; or, with the node down, see with `warren check "
+    "--repair --accept-loss` what is lost, and go on without it"
+)
+UNFINISHED = (
+    "a repair that gave up what the log of topics had lost was not finished: repeat `warren check --repair "
+    "--accept-loss`, when the node is down"
+)
 UNCHANGED = "topics do not serve, and the log was not changed"
 
 
@@ -61,6 +69,13 @@ def find(folder: TopicsFolder, file_bytes: int) -> list[int]:
                     path_of(folder, base), size, f"{file_bytes} bytes", f"{size}", f"the file was cut: {RESTORE}"
                 )
     return bases
+
+
+def refuse_unfinished(folder: TopicsFolder) -> None:
+    """Raises StoreError while a loss is only half accepted."""
+    with atomic_file.file_explained(f"cannot look at {folder.loss}"):
+        if os.path.lexists(folder.loss):
+            raise StoreError(f"{folder.loss} is there: {UNFINISHED}; topics do not serve before that")
 
 
 def surplus(path: Path, size: int, wanted: int) -> str:

@@ -158,6 +158,7 @@ class TopicService:
         """
         o = self.options
         self.topics.load()
+        log_files.refuse_unfinished(o.folder)
         bases = log_files.find(o.folder, o.log_file_bytes)
         log_files.tell_surplus(o.folder, o.log_file_bytes, bases, o.say)
         self._look(bases)

@@ -4,10 +4,14 @@ what is derived from the log of topics is made again, and what is sound in files
 (`engine/topics/check.py`); queues that the workers have records of and the catalog lost are declared anew; rows that
 Spark's tasks staged and no commit names are removed (`engine/transactions/check.py`).
 
+`--accept-loss`, with `--repair`: what the log of topics has lost, so that a start refuses it, is named
+(`engine/topics/log_loss.py`), and given up when somebody says yes: at the terminal, or with `--yes`.
+
 A problem is damage: bytes that are not what was written. It costs what stood there; the rest is served. A note is no
 damage: the torn tail of the last file after an unclean stop (what was confirmed lies before it), files that do not
 belong here, files that a killed process had not finished, missing lists. With the node up the last file of each folder
-is being written: its end is not judged. Exit code 0: no problem (any more); 1: problems; 2: --repair with the node up.
+is being written: its end is not judged. Exit code 0: no problem (any more); 1: problems; 2: --repair with the node up,
+or a loss that nobody accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from warren.engine.catalog import catalog, ownership
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
-from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError
+from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError, UsageError
 from warren.engine.kernel import atomic_file, data_files, file_register, quarantine, segment
 from warren.engine.kernel.file_register import Entry
 from warren.engine.kernel.formats import (
@@ -52,6 +56,7 @@ from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.found import Found
+from warren.engine.topics.log_loss import Loss
 from warren.engine.transactions import check as transactions_check
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.cli import output
@@ -64,6 +69,10 @@ TRIES = 20
 PAUSE_S = 0.05
 PARTS_MAX = 10  #: damaged parts of a file, and lost ids of a part, that are shown to people
 _NO_ENTRY = bytes(QUEUE_SEGMENT_ENTRY.size)
+
+
+class LossRefused(UsageError):
+    """Somebody has to say yes to a loss."""
 
 
 @dataclass
@@ -87,6 +96,7 @@ class Report:
     running: bool
     files: list[Checked] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
+    loss: dict[str, Any] | None = None  #: of the log of topics, that was accepted
 
     @property
     def problems(self) -> list[str]:
@@ -121,17 +131,22 @@ def places(directory: Path) -> Iterator[_Place]:
                 yield _Place(queue, ".idx", FILE_SEGMENT, owner, False)
 
 
-def verify(directory: NodeDirectory, progress: Any = None, repair: bool = False) -> Report:
+def verify(
+    directory: NodeDirectory, progress: Any = None, repair: bool = False, accepts: Callable[[Loss], bool] | None = None
+) -> Report:
     """Check everything; `progress(done, all)` is called after each file.
 
-    `repair`: the stores are repaired first; the caller holds the lock. Raises NodeNotRunning when there is no data
-    directory, StoreError.
+    `repair`: the stores are repaired first; the caller holds the lock. `accepts` is asked whether what the log of
+    topics has lost is given up; if not, nothing is changed. Raises NodeNotRunning when there is no data directory,
+    LossRefused, StoreError.
     """
     node = directory.read()
     tell = progress if progress is not None else lambda _done, _all: None
     report = Report(str(directory.path), not repair and (directory.locked() or served(directory.path)))
     identity = directory.path / "node.json"
     report.files.append(Checked(str(identity), "node", identity.stat().st_size))
+    if accepts is not None:  # before anything is changed
+        _accept_loss(report, directory.path, node, tell, accepts)
     loaded = _catalog(report, directory.path, node.node_id, repair)
     if not report.running:  # else its processes notice it
         _absent(report, directory.path, node, loaded, repair)
@@ -388,20 +403,43 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
     _told_before(report, check.folder, "earlier")
 
 
+def _topics_of(directory: Path, node: NodeFile, running: bool) -> topics_check.TopicsCheck | None:
+    """The check of the folder of topics; None: without a catalog nobody can say which records are whose."""
+    try:
+        declared = catalog_log.load(directory).catalog.topics
+    except StoreError:
+        return None  # the check of the catalog tells it
+    topics = [(item.id, item.name.encode(), item.queues) for item in declared.values()]
+    compacted = {item.id for item in declared.values() if item.compacted}
+    folder = TopicsFolder.of(directory)
+    return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, running, compacted)
+
+
+def _accept_loss(
+    report: Report,
+    directory: Path,
+    node: NodeFile,
+    progress: Callable[[int, int], None],
+    accepts: Callable[[Loss], bool],
+) -> None:
+    """Give up what the log of topics has lost. Raises LossRefused, StoreError."""
+    checking = _topics_of(directory, node, False) if TopicsFolder.of(directory).log.is_dir() else None
+    loss = checking.loss(progress) if checking is not None else None
+    if checking is None or loss is None:
+        return
+    report.loss = loss.as_json()
+    if not accepts(loss):
+        raise LossRefused("nothing was changed: answer at a terminal, or give --yes, to go on without what is lost")
+    report.repaired += checking.accept(loss, progress)
+
+
 def _topics(
     report: Report, directory: Path, node: NodeFile, progress: Callable[[int, int], None], repair: bool
 ) -> None:
     """The log of topics, and what is derived from it. Beside a running node damage is what several looks find."""
 
     def look() -> topics_check.TopicsCheck | None:
-        try:
-            declared = catalog_log.load(directory).catalog.topics
-        except StoreError:
-            return None  # it has been told: which records are whose cannot be said
-        topics = [(item.id, item.name.encode(), item.queues) for item in declared.values()]
-        compacted = {item.id for item in declared.values() if item.compacted}
-        folder = TopicsFolder.of(directory)
-        return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, report.running, compacted)
+        return _topics_of(directory, node, report.running)
 
     def examined() -> list[Found] | None:
         """What a look finds that retention did not end early, by removing the file that it was in."""
@@ -639,15 +677,38 @@ def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, numbe
             checked.problem = f"{missing}: something wrote zeros there"
 
 
-def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
+def _verify(target: NodeDirectory, repair: bool, bar: bool, accepts: Callable[[Loss], bool] | None) -> Report:
     if not bar:
-        return verify(target, repair=repair)
+        return verify(target, repair=repair, accepts=accepts)
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("reading files", total=None)
-        return verify(target, lambda done, total: shown.update(task, completed=done, total=total), repair)
+
+        def tell(done: int, total: int) -> None:
+            shown.update(task, completed=done, total=total)
+
+        def ask(loss: Loss) -> bool:
+            shown.stop()  # the question stands alone
+            said = accepts is not None and accepts(loss)
+            shown.start()
+            return said
+
+        return verify(target, tell, repair, None if accepts is None else ask)
+
+
+def _accepts(loss: Loss, yes: bool, as_json: bool) -> bool:
+    """Say what is lost, and ask."""
+    if as_json and not yes:
+        output.print_json({"ok": False, "loss": loss.as_json()})
+        return False
+    for line in () if as_json else loss.lines:
+        print(f"loss     {line}")
+    if yes:
+        return True
+    sys.stdout.flush()
+    return sys.stdin.isatty() and click.confirm("Go on without what is lost?", default=False, err=True)
 
 
 @click.command()
@@ -658,12 +719,22 @@ def _verify(target: NodeDirectory, repair: bool, bar: bool) -> Report:
     help="Quarantine damaged files, keep their good records, make missing lists, declare lost queues anew; of topics, "
     "make consume queues and key index again from the log, and keep what is sound of compacted ones.",
 )
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="With --repair: say what the log of topics has lost, ask, and go on without it.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask whether a loss is accepted.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")
-def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
+def check(directory: str, repair: bool, accept_loss: bool, yes: bool, as_json: bool, verbose: bool) -> int:
     """Verify every file of DIR: checksums, numbers, owners, lists. Changes nothing without --repair, which wants the
     node down. Exit code 1 when something is damaged.
     """
+    if accept_loss and not repair:
+        raise UsageError("--accept-loss goes with --repair")
+    if yes and not accept_loss:
+        raise UsageError("--yes goes with --accept-loss")
     target = NodeDirectory(directory)
     target.check_made(makes=False)
     if repair:
@@ -675,23 +746,23 @@ def check(directory: str, repair: bool, as_json: bool, verbose: bool) -> int:
             raise DirectoryInUse(
                 f"{target.path} cannot be repaired while its node runs: stop it with {command('stop', target.path)}"
             ) from error
+    accepts = partial(_accepts, yes=yes, as_json=as_json) if accept_loss else None
     try:
         with owning(target.path, data_folders(target.path)) if repair else contextlib.nullcontext():
-            report = _verify(target, repair, sys.stderr.isatty() and not as_json)
+            report = _verify(target, repair, sys.stderr.isatty() and not as_json, accepts)
     finally:
         target.unlock()
     if as_json:
-        output.print_json(
-            {
-                "dir": report.dir,
-                "running": report.running,
-                "ok": not report.problems,
-                "files": [asdict(item) for item in report.files],
-                "problems": report.problems,
-                "notes": report.notes,
-                "repaired": report.repaired,
-            }
-        )
+        found = {
+            "dir": report.dir,
+            "running": report.running,
+            "ok": not report.problems,
+            "files": [asdict(item) for item in report.files],
+            "problems": report.problems,
+            "notes": report.notes,
+            "repaired": report.repaired,
+        }
+        output.print_json(found | ({"loss": report.loss} if accept_loss else {}))
         return 1 if report.problems else 0
     for item in report.files:
         if verbose and not item.problem:
