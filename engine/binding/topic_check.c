@@ -324,7 +324,7 @@ static PyObject *topics_next_commit(PyObject *module, PyObject *const *args, Py_
                          (unsigned long long)next.after.number, (unsigned long long)next.search);
 }
 
-/* What a start looks at before it writes anything (wr_topic_worker_look). */
+/* The look of a start before it writes anything (wr_topic_worker_look). */
 static PyObject *topics_preview(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     WR_ARGUMENTS(PLACE + 1, "place, first");

@@ -64,7 +64,7 @@ class TopicsFolder:
 
     @property
     def loss(self) -> Path:
-        """What an accepted loss does to the log, while that is being done (engine/topics/log_loss.py)."""
+        """The plan of an accepted loss, while it is being carried out (engine/topics/log_loss.py)."""
         return self.path / "loss"
 
     @property

@@ -367,7 +367,7 @@ class TopicsCheck:
             yield LogLoss(self.folder, place, self._topics, set(self._compacted.topics), tell)
 
     def loss(self, progress: Progress = lambda _done, _all: None) -> Loss | None:
-        """What the log has lost; None: nothing that a start would refuse. Raises StoreError."""
+        """Find what the log has lost; None: nothing that a start would refuse. Raises StoreError."""
         with atomic_file.explained(f"cannot read {self.folder.path}"), self._losses(progress) as losses:
             return losses.find()
 

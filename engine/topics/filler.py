@@ -71,7 +71,7 @@ def made(node: bytes, after: Commit, bodies: Sequence[Record]) -> bytes:
 
 
 def blank(n: int) -> bytes:
-    """The begin of n bytes at a file's end that hold nothing."""
+    """The head of n bytes at a file's end that hold nothing."""
     head = bytearray(BLANK.size)
     BLANK.pack_into(head, "size", n)
     BLANK.pack_into(head, "magic", BLANK_MAGIC)
@@ -88,7 +88,7 @@ def fill(node: bytes, file_bytes: int, after: Commit, to: int, count: int) -> It
 
 
 def _parts(file_bytes: int, begin: int, to: int) -> Iterator[tuple[int, int]]:
-    """What of each file is to be filled: (from, to)."""
+    """The parts of each file that are to be filled: (from, to)."""
     while begin < to:
         end = min(to, (begin // file_bytes + 1) * file_bytes)
         yield begin, end

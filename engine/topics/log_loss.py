@@ -1,5 +1,5 @@
-"""What the commit log of topics has lost, so that a start refuses it; and a log that is whole without it, once somebody
-has accepted the loss (docs/design/047-accepted-losses.md).
+"""The losses of a commit log that a start refuses, and a log that is whole without them, once somebody has accepted
+that (docs/design/047-accepted-losses.md).
 
 `find` changes nothing. It walks what is sound, wherever it lies: files that are missing, cut or another node's, bytes
 that are not what was written, and an end that the checkpoint, the consume queues or the groups know to have been
@@ -65,7 +65,7 @@ class Hole:
 
 @dataclass
 class LostQueue:
-    """What a queue of a topic has lost."""
+    """The lost messages of a queue of a topic."""
 
     topic: str
     id: int
@@ -82,7 +82,7 @@ class LostQueue:
         named = ", ".join(_offsets(begin, to) for begin, to in self.ranges[:RANGES_MAX])
         more = f" and {len(self.ranges) - RANGES_MAX} more" if len(self.ranges) > RANGES_MAX else ""
         what = f"at most {counted(self.messages, 'message')} of queue {self.queue} of topic {shown(self.topic)}"
-        return f"{what}: offsets {named}{more}; it goes on at offset {self.next:,}"
+        return f"{what}: offsets {named}{more}; its next offset is {self.next:,}"
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class LostGroup:
     def text(self) -> str:
         return (
             f"group {shown(self.group)} of topic {shown(self.topic)} had committed up to offset {self.committed:,} of "
-            f"queue {self.queue}, where nothing is left: it gets what comes from the next message on"
+            f"queue {self.queue}, where nothing is left: it gets the messages that are appended from now on"
         )
 
 
 @dataclass
 class Loss:
-    """What is lost, and how the log goes on without it."""
+    """Everything that is lost, and how the log continues without it."""
 
     folder: str  #: of the log
     reasons: list[tuple[str, int, int, str]] = field(default_factory=list)  #: name of the file, from, to, why
@@ -130,8 +130,8 @@ class Loss:
         why = [f"{self.folder}/{name}: {reason}" for name, _from, _to, reason in self.reasons]
         what = [item.text for item in self.queues] or ["no message that anything knows of"]
         rest = (
-            "what lay there of messages that come later, of half messages and of commits of groups goes, too, and "
-            "nobody can say how much that is; consume queues and key index are made again from what is left"
+            "delayed messages, half messages and commits of groups in these parts are lost, too, and nobody can say "
+            "how many; consume queues and key index are made again from what is left"
         )
         return [*why, *(f"lost: {line}" for line in what), *(item.text for item in self.groups), rest]
 
@@ -179,7 +179,7 @@ class LogLoss:
     # -- find ---------------------------------------------------------------------------------------------------
 
     def find(self) -> Loss | None:
-        """What is lost; None: a start refuses nothing of this log. Raises OSError, StoreError."""
+        """Find what is lost; None: a start refuses nothing of this log. Raises OSError, StoreError."""
         if (begun := self._begun()) is not None:
             return begun
         loss = Loss(str(self._folder.log))
@@ -204,7 +204,7 @@ class LogLoss:
         return loss
 
     def _begun(self) -> Loss | None:
-        """What a repair found that was not finished. Raises OSError, StoreError."""
+        """The loss of a repair that was not finished. Raises OSError, StoreError."""
         try:
             return msgspec.json.decode(foreign.read(self._folder.loss), type=Loss)
         except FileNotFoundError:
@@ -297,7 +297,7 @@ class LogLoss:
 
     def _wrong(self, loss: Loss, at: int, stranger: bool) -> None:
         name, begin = self._name(at), at % self._file_bytes
-        what = "commits of another node lie there" if stranger else "a commit there is not what was written"
+        what = "commits of another node are there" if stranger else "a commit there is not what was written"
         if all(item[:2] != (name, begin) for item in loss.reasons):
             loss.reasons.append((name, begin, self._file_bytes, f"from byte {begin:,} on: {what}"))
 
@@ -360,7 +360,7 @@ class LogLoss:
         return file.end if file is not None else 0
 
     def _units(self, topic: str, queue: int) -> tuple[int, int]:
-        """Behind the last offset that a consume queue has, and behind the last position."""
+        """The end of a consume queue: offset, and position in the log."""
         try:
             files = sorted(
                 path
@@ -419,7 +419,7 @@ class LogLoss:
             yield loss.end.end, loss.bases[-1] + self._file_bytes
 
     def _each(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The part that lies in each file: (base, from, to)."""
+        """The part in each file: (base, from, to)."""
         while begin < end:
             base = begin // self._file_bytes * self._file_bytes
             yield base, begin - base, min(end - base, self._file_bytes)
@@ -484,7 +484,7 @@ class LogLoss:
             raise StoreError(f"cannot write {report}: free some space and try again; nothing was changed")
 
     def _have_files(self, loss: Loss) -> None:
-        """The log's files, each with its size, up to where it goes on."""
+        """Make the log's files, each with its size."""
         for name in loss.strange:
             path = self._folder.log / name
             if foreign.instead(path) or (int(name) % self._file_bytes and path.exists()):

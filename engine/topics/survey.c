@@ -1,4 +1,4 @@
-/* What a log has. What it is: topics/survey.h. */
+/* The survey of a log. Declared in topics/survey.h. */
 #define _GNU_SOURCE
 #include "topics/survey.h"
 #include "topics/bounds.h"
@@ -30,7 +30,7 @@ static wr_surveyed *row_of(wr_survey *s, uint32_t topic, uint32_t queue, uint64_
     return &s->rows[s->rows_n - 1];
 }
 
-/* What retention or an earlier loss took: a queue goes on at `next`, and has nothing else if nothing of it was seen. */
+/* What retention or an earlier loss took: a queue continues at `next`, and has nothing else if nothing of it was seen. */
 static int see_bounds(wr_survey *s, const uint8_t *body, uint64_t n, bool lost) {
     uint64_t first;
     uint32_t rows_n;

@@ -1,11 +1,11 @@
-/* Which messages the sound commits of a log have, wherever they lie: what an accepted loss is told from
+/* The offsets that the sound commits of a log have, wherever they are: with them a loss is found
  * (engine/topics/log_loss.py). Reads alone; one thread. */
 #ifndef WR_TOPICS_SURVEY_H
 #define WR_TOPICS_SURVEY_H
 #include "kernel/map.h"
 #include "topics/walk.h"
 
-/* Offsets of a queue: of the first message that was seen, and behind the last. What is missing in between was lost before, and passed by. */
+/* Offsets of a queue: of the first message that was seen, and after the last. Gaps in between are of earlier losses. */
 typedef struct {
     uint32_t topic, queue;
     uint64_t first, next;
@@ -24,7 +24,7 @@ typedef struct {
     uint64_t told;
 } wr_survey;
 
-/* Walk from a position on, behind the commit `after`; `anew`: from the begin of a file, whatever came before (of `after` the node counts).
+/* Walk from a position on, after the commit `after`; `anew`: from the start of a file, whatever came before (of `after` the node counts).
  * What it sees of queues is added to the rows. *end: as of wr_log_walk. 0 or an errno. */
 int wr_survey_walk(wr_survey *survey, uint64_t position, bool anew, wr_commit_head *after, wr_log_end *end);
 void wr_survey_free(wr_survey *survey);

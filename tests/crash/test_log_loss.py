@@ -211,7 +211,7 @@ def read_all(topic: warren.Topic) -> dict[int, dict[int, bytes]]:
 
 
 def served_as(directory: Path, lost: dict[tuple[str, int], set[int]]) -> None:
-    """What was not named as lost is there; what comes gets the offsets behind all that there were."""
+    """All that was not named as lost is there; new messages get the offsets after all that there were."""
     with warren.open(directory) as node:
         flights, kept = node.topic("flights", create=False), node.topic("kept", create=False)
         for queue, found in read_all(flights).items():
@@ -236,7 +236,7 @@ def served_as(directory: Path, lost: dict[tuple[str, int], set[int]]) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_what_is_left_is_served(copied: Path, damage: Damage) -> None:
-    """What is named as lost is what is not served; then nothing is wrong, and the loss is still known."""
+    """All but the messages that are named as lost are served; then nothing is wrong, and the loss is still known."""
     damage(copied)
     (loss,) = accepted(copied)
     lost = numbers(loss)
@@ -286,7 +286,7 @@ def test_nothing_is_changed_before_somebody_says_yes(copied: Path) -> None:
 
 
 def test_a_terminal_is_asked(copied: Path) -> None:
-    """`n` changes nothing, `y` goes on."""
+    """`n` changes nothing, `y` accepts."""
     last_page(copied)
     before = log_of(copied)
     for answer, code in (("n", 2), ("y", 0)):

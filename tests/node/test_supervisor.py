@@ -423,7 +423,7 @@ def test_stop_says_whom_it_had_to_kill_and_why(start: Starter, tmp_path: Path, h
 
 
 def test_stop_tells_programs_too_whom_it_killed(start: Starter, tmp_path: Path) -> None:
-    """JSON has all of it; a kill that was asked for is no failure of the command."""
+    """JSON has all of it; a kill that was asked for is not a failure of the command."""
     start().ready().stop()
     behave(tmp_path / "node", "worker-0", "deaf")
     for words, code in (([], EXIT_KILLED), (["--force"], 0)):
@@ -450,7 +450,7 @@ def test_a_stop_with_a_timeout_lets_servers_finish(start: Starter, tmp_path: Pat
     def said() -> bool:
         return any("waits for" in line and "worker-0" in line for line in node.status()["messages"])
 
-    wait_until(said, 60, what="a line that says who is waited for")
+    wait_until(said, 60, what="a line that names the server")
     assert not gone(worker)
     os.kill(worker, signal.SIGKILL)
     out, error = stopping.communicate(timeout=100)

@@ -25,7 +25,7 @@ PLACED = tuple[int, bytes, Commit]  #: position, bytes, the commit that ends wit
 
 
 def written(sizes: list[list[int]]) -> list[PLACED]:
-    """Commits with records of these bodies, one behind the other, and the blanks between them."""
+    """Commits with records of these bodies, one after the other, and the blanks between them."""
     found: list[PLACED] = []
     after = Commit(0, 7, 0, 1000)
     for bodies in sizes:
@@ -54,7 +54,7 @@ def store(folder: Path, parts: list[tuple[int, bytes]]) -> None:
 
 
 def walked(folder: Path) -> tuple[int, int, bool, bool]:
-    """(where it ends, number of the last commit, …) of all that is sound from the begin on."""
+    """(where it ends, number of the last commit, …) of all that is sound from the first byte on."""
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         place = (root, NODE, NODE, FILE, 1, 1, 2)

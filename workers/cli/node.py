@@ -408,7 +408,7 @@ def status(directory: str, as_json: bool, everything: bool, timeout: float) -> i
     type=output.Seconds(min=0),
     default=60.0,
     show_default=True,
-    help="Longest wait until it has stopped, in seconds; then exit code 4, and it goes on stopping. When given, its "
+    help="Longest wait until it has stopped, in seconds; then exit code 4, and it continues to stop. When given, its "
     "servers may take nearly so long, too, if that is more than `up --stop-timeout` says, before they are killed.",
 )
 @click.option(
@@ -439,7 +439,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             finish_s = WITHIN * timeout if given else None
             with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
                 client.call("stop", timeout=max(ASK_S, _left(timeout, began)), force=force, finish_s=finish_s)
-            with ControlClient(directory) as quiet:  # what is waited for is told here
+            with ControlClient(directory) as quiet:  # this command itself says what it waits for
                 killed = _ended(quiet, timeout, began)
             if pidfd >= 0 and not select.select([pidfd], [], [], min(_left(timeout, began), WAIT_MAX_S))[0]:
                 raise _not_done(client, timeout)

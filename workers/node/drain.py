@@ -3,7 +3,7 @@ then queue workers, because they are clients of the store, and with them the top
 left is killed: a gateway or the collector, which then has nothing to save, soon, and a server when the time to stop is
 over. The log says now and then who is waited for.
 
-Who was killed, and why, `Ended` answers to whoever waits for the end, and the exit code says that somebody was.
+The request `Ended` is answered with the servers that were killed, and why; then the exit code says so, too.
 
 Crash point: the state DRAINING stands in the superblock, so a successor of a killed supervisor finishes the drain.
 """
@@ -187,7 +187,7 @@ class Drain:
         self.ended = True
         self._superblock.set_state(STOPPED)
         if control is not None:
-            control.turn()  # who waits for `Ended`
+            control.turn()  # answers `Ended`
             control.flush(0.2)
         try:
             if declarations is not None:

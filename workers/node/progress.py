@@ -17,7 +17,7 @@ from warren.workers.node.children import Role
 
 
 class Progress:
-    """What the servers of a node that stops have done since."""
+    """The work of the servers of a node while it stops."""
 
     def __init__(self, superblock: Superblock) -> None:
         self._superblock = superblock
@@ -43,7 +43,7 @@ class Progress:
         return (*rows, written)
 
     def text(self, role: Role, now: float) -> str:
-        """What one does that has not ended."""
+        """Describe a server that has not ended."""
         if role.identity is None:
             return "nothing is known of it"
         pid = role.identity.pid
