@@ -1242,6 +1242,13 @@ class TopicServer:
         """A group of readers of a topic has changed; stamp 0: the row is no group's any more. False: there is no shared
         memory for it. Raises OSError (no such row)."""
 
+    def give_member(self, row: int, member: int, group: int, called: int, /) -> bool:
+        """A row is that of a member of a group of readers, who called last then; member 0: it is free. False: there is
+        no shared memory for it. Raises OSError (no such row)."""
+
+    def member(self, row: int, /) -> tuple[int, int]:
+        """What a member wrote into its row: beats and calls. Raises OSError (it is no row that was given)."""
+
     def control_next(self) -> tuple[int, int, bytes] | None:
         """(slot, generation, request) of a client that waits for an answer."""
 
@@ -1857,10 +1864,13 @@ def topic_close(rows: Buffer, superblock: Buffer, position: int, /) -> tuple[int
 
 @final
 class TopicWatch:
-    """What a member of a group of readers looks at before each message."""
+    """What a member of a group of readers looks at before each message, and where it says that its process runs."""
 
-    def __new__(cls, rows: Buffer, row: int, stamp: int) -> Self:
-        """`rows`: the region, held until close. Raises ValueError."""
+    def __new__(cls, rows: Buffer, row: int, stamp: int, member_row: int, member: int) -> Self:
+        """`rows`: the region, held until close. Rows from the number of rows on: it has none. Raises ValueError."""
+
+    def beat(self, calls: int, /) -> None:
+        """The process runs, and the program has called so often; nothing if the row is another member's by now."""
 
     def changed(self) -> bool:
         """Whether the group has another stamp by now, or this was closed."""

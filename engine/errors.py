@@ -163,6 +163,13 @@ class Fenced(Error):
     """
 
 
+class SessionExpired(Fenced):
+    """A reader of a group was silent for too long, and lost its queues: its process did not run (`session_timeout`), or
+    its program made no call (`max_poll_interval`). What it had not committed is handed out again, to whoever has the
+    queues now. It is raised once; the next call joins the group again.
+    """
+
+
 class ClosedError(Error):
     """The object was closed by its owner, or the node was stopped in good order.
 

@@ -674,6 +674,29 @@ static PyObject *server_tell_group(PyObject *self, PyObject *args) {
     return PyBool_FromLong(!error);
 }
 
+/* give_member(row, member, group, called): a row is a member's of a group of readers; member 0: it is free. False: no shared memory for it. */
+static PyObject *server_give_member(PyObject *self, PyObject *args) {
+    unsigned int row;
+    unsigned long long member, group, called;
+    if (!PyArg_ParseTuple(args, "IKKK", &row, &member, &group, &called)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    int error = wr_topic_worker_give_member(w, row, member, group, called);
+    if (error && error != ENOMEM) return os_error(error);
+    return PyBool_FromLong(!error);
+}
+
+/* member(row): (beats, calls) of a member. */
+static PyObject *server_member(PyObject *self, PyObject *args) {
+    unsigned int row;
+    uint64_t beats, calls;
+    if (!PyArg_ParseTuple(args, "I", &row)) return NULL;
+    wr_topic_worker *w = begun(self);
+    if (!w) return NULL;
+    int error = wr_topic_worker_member(w, row, &beats, &calls);
+    return error ? os_error(error) : Py_BuildValue("KK", (unsigned long long)beats, (unsigned long long)calls);
+}
+
 /* (slot, generation, request) of a client that waits for an answer, or None. */
 static PyObject *server_control_next(PyObject *self, PyObject *none) {
     (void)none;
@@ -865,6 +888,7 @@ static PyMethodDef server_methods[] = {
     M(slots_seen, METH_O), M(catalog_loaded, METH_O), M(run, METH_VARARGS), M(commit_run, METH_NOARGS), M(dispatch_run, METH_NOARGS),
     M(stop_log, METH_NOARGS), M(stop_dispatch, METH_NOARGS), M(request_stop, METH_NOARGS), M(kick, METH_NOARGS), M(pending, METH_VARARGS),
     M(sync, METH_O), M(counters, METH_NOARGS), M(system_records, METH_VARARGS), M(append_system, METH_VARARGS), M(ends, METH_O), M(tell_group, METH_VARARGS),
+    M(give_member, METH_VARARGS), M(member, METH_VARARGS),
     M(retain, METH_VARARGS), M(retain_log, METH_O),
     M(control_next, METH_NOARGS), M(control_answer, METH_VARARGS), M(control_later, METH_O), M(later_read, METH_O),
     M(later_walk, METH_VARARGS), M(later_copy, METH_NOARGS), M(later_lowest, METH_NOARGS), M(later_hold, METH_NOARGS),

@@ -82,6 +82,7 @@
 #define WR_TOPIC_ROWS_MAX 0x10000
 #define WR_TOPIC_WAKES 32
 #define WR_TOPIC_GROUPS_MAX 8192
+#define WR_TOPIC_MEMBERS_MAX 8192
 #define WR_BATCH_COUNT_MAX 4096
 #define WR_DIRECTORY_GROUP 64
 #define WR_PART_WHOLE 65535
@@ -90,7 +91,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0xa4e69ecab3269e65ull
+#define WR_LAYOUT_HASH 0x6b23e04a6bfb9c41ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -299,10 +300,10 @@ typedef struct {
     uint8_t pad0_[4];
     _Atomic uint64_t closing; /* messages below this position are about to be removed: a hold on them does not count yet; 0: none are */
     _Atomic uint64_t index_newest; /* name of the newest file of the key index, as a number: stored before the rows rise; 0: there is none */
-    uint8_t pad1_[8];
+    _Atomic uint64_t members_n; /* rows of members of groups that were ever used: those have memory */
     uint8_t wakes[2048]; /* topic_wake × TOPIC_WAKES */
     uint8_t shown_wake[64]; /* topic_wake: where those sleep who wait for `shown` */
-    uint8_t pad2_[1920];
+    uint8_t pad1_[1920];
 } wr_topic_rows;
 _Static_assert(sizeof(wr_topic_rows) == 4096, "wr_topic_rows");
 _Static_assert(offsetof(wr_topic_rows, first) == 0, "wr_topic_rows.first");
@@ -312,6 +313,7 @@ _Static_assert(offsetof(wr_topic_rows, shown) == 24, "wr_topic_rows.shown");
 _Static_assert(offsetof(wr_topic_rows, held) == 32, "wr_topic_rows.held");
 _Static_assert(offsetof(wr_topic_rows, closing) == 40, "wr_topic_rows.closing");
 _Static_assert(offsetof(wr_topic_rows, index_newest) == 48, "wr_topic_rows.index_newest");
+_Static_assert(offsetof(wr_topic_rows, members_n) == 56, "wr_topic_rows.members_n");
 _Static_assert(offsetof(wr_topic_rows, wakes) == 64, "wr_topic_rows.wakes");
 _Static_assert(offsetof(wr_topic_rows, shown_wake) == 2112, "wr_topic_rows.shown_wake");
 
@@ -342,6 +344,22 @@ typedef struct {
 } wr_topic_group_row;
 _Static_assert(sizeof(wr_topic_group_row) == 8, "wr_topic_group_row");
 _Static_assert(offsetof(wr_topic_group_row, stamp) == 0, "wr_topic_group_row.stamp");
+
+/* A member of a group of readers; behind the rows of groups. The worker sees by it that the member's process runs, and that it calls. */
+typedef struct {
+    _Atomic uint64_t member; /* whose row it is; never comes again. 0: it is free, stored before another gets it (topic worker) */
+    _Atomic uint64_t group; /* digest of the group (group_rows.py) (topic worker) */
+    _Atomic uint64_t called; /* when the worker saw its last call: nanoseconds of CLOCK_MONOTONIC (topic worker) */
+    _Atomic uint64_t beats; /* rises every few seconds while the process runs (member) */
+    _Atomic uint64_t calls; /* rises with the calls of the program, seen at each beat (member) */
+    uint8_t pad0_[24];
+} wr_topic_member_row;
+_Static_assert(sizeof(wr_topic_member_row) == 64, "wr_topic_member_row");
+_Static_assert(offsetof(wr_topic_member_row, member) == 0, "wr_topic_member_row.member");
+_Static_assert(offsetof(wr_topic_member_row, group) == 8, "wr_topic_member_row.group");
+_Static_assert(offsetof(wr_topic_member_row, called) == 16, "wr_topic_member_row.called");
+_Static_assert(offsetof(wr_topic_member_row, beats) == 24, "wr_topic_member_row.beats");
+_Static_assert(offsetof(wr_topic_member_row, calls) == 32, "wr_topic_member_row.calls");
 
 /* Counters of one queue, in the worker's statistics region. Writer: the queue worker. */
 typedef struct {

@@ -119,6 +119,7 @@ PROTOCOL: dict[str, int] = {
     "TOPIC_ROWS_MAX": 65536,
     "TOPIC_WAKES": 32,
     "TOPIC_GROUPS_MAX": 8192,  # groups of readers with members that have a row; those of others ask by the clock
+    "TOPIC_MEMBERS_MAX": 8192,  # members of groups that have a row; of others their requests are seen alone
     # batches of writes (OP_STORE_WRITE_MANY)
     "BATCH_COUNT_MAX": 4096,
     "DIRECTORY_GROUP": 64,
@@ -293,6 +294,7 @@ TOPIC_ROWS = Struct(
         Field("held", 32, "a32", "not 0: a bit for each thing that keeps `shown` from rising; nobody waits for it then"),
         Field("closing", 40, "a64", "messages below this position are about to be removed: a hold on them does not count yet; 0: none are"),
         Field("index_newest", 48, "a64", "name of the newest file of the key index, as a number: stored before the rows rise; 0: there is none"),
+        Field("members_n", 56, "a64", "rows of members of groups that were ever used: those have memory"),
         Field("wakes", 64, "bytes", "topic_wake × TOPIC_WAKES", 64 * 32),
         Field("shown_wake", 64 + 64 * 32, "bytes", "topic_wake: where those sleep who wait for `shown`", 64),
     ),
@@ -320,6 +322,19 @@ TOPIC_GROUP_ROW = Struct(
     "One group of readers; behind the rows of topics. Writer: the topic worker. Its members look at it before each message.",
     (
         Field("stamp", 0, "a64", "another one after each change of who has which queue; never comes again. 0: no group's"),
+    ),
+)
+
+TOPIC_MEMBER_ROW = Struct(
+    "topic_member_row",
+    64,
+    "A member of a group of readers; behind the rows of groups. The worker sees by it that the member's process runs, and that it calls.",
+    (
+        Field("member", 0, "a64", "whose row it is; never comes again. 0: it is free, stored before another gets it (topic worker)"),
+        Field("group", 8, "a64", "digest of the group (group_rows.py) (topic worker)"),
+        Field("called", 16, "a64", "when the worker saw its last call: nanoseconds of CLOCK_MONOTONIC (topic worker)"),
+        Field("beats", 24, "a64", "rises every few seconds while the process runs (member)"),
+        Field("calls", 32, "a64", "rises with the calls of the program, seen at each beat (member)"),
     ),
 )
 
@@ -371,13 +386,15 @@ STRUCTS = (
     TOPIC_ROWS,
     TOPIC_ROW,
     TOPIC_GROUP_ROW,
+    TOPIC_MEMBER_ROW,
     QUEUE_STATS,
 )
 
-#: of the region `trows`: header, rows of topics, rows of groups
-TOPIC_ROWS_BYTES = (
+#: where the rows of members begin in the region `trows`: behind the header, and the rows of topics and groups
+TOPIC_MEMBERS_AT = (
     TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size + PROTOCOL["TOPIC_GROUPS_MAX"] * TOPIC_GROUP_ROW.size
 )
+TOPIC_ROWS_BYTES = TOPIC_MEMBERS_AT + PROTOCOL["TOPIC_MEMBERS_MAX"] * TOPIC_MEMBER_ROW.size
 
 assert DELIVERY.size == layout.DELIVERY_SLOT_BYTES
 

@@ -20,6 +20,7 @@ from warren.engine.topics.groups import GENERATION_MAX
 _Queue = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Generation = Annotated[int, msgspec.Meta(ge=0, lt=GENERATION_MAX)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Seconds = Annotated[float, msgspec.Meta(gt=0)] | None
 _Group = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_%|.-]{1,255}$")]
 #: of a queue: the generation in which it was given
 Held = tuple[_Queue, _Generation]
@@ -37,8 +38,9 @@ class SyncGroup(Request, tag="sync_group"):
     """A reader says that it is a member, and asks which queues are its own: `Assigned`. The first one joins.
 
     `member`: a number that its client has drawn. `held`: queues that were given to it, which counts with a worker that
-    has just been restarted. `commits` are committed first; then `released` are given back. Raises Fenced: nothing was
-    committed, nor given back.
+    has just been restarted. `commits` are committed first; then `released` are given back. `session_s`, `poll_s`: after
+    so much silence of its process, or without a call, it loses its queues; None: never. `rejoin`: it knows that it has.
+    Raises Fenced: nothing was committed, nor given back; SessionExpired, until it asks with `rejoin`.
     """
 
     group: _Group
@@ -46,14 +48,20 @@ class SyncGroup(Request, tag="sync_group"):
     held: list[Held] = []
     commits: list[Commit] = []
     released: list[_Queue] = []
+    session_s: _Seconds = None
+    poll_s: _Seconds = None
+    rejoin: bool = False
 
 
 class CommitOffsets(Request, tag="commit_offsets"):
-    """A member has done what lies before these offsets: `Done`, durable. All counts, or nothing. Raises Fenced."""
+    """A member has done what lies before these offsets: `Done`, durable. All counts, or nothing. `poll_s`: as of
+    SyncGroup, for a worker that does not know the member yet. Raises Fenced, SessionExpired.
+    """
 
     group: _Group
     member: int
     commits: list[Commit]
+    poll_s: _Seconds = None
 
 
 class LeaveGroup(Request, tag="leave_group"):
@@ -119,7 +127,8 @@ class ListHalves(Request, tag="list_halves"):
 class Assigned(msgspec.Struct):
     """`given`: (queue, generation, committed offset, −1: none) of each queue that is the member's; `give_back`: queues
     that are its own until it has given them back; `generation`: of the group. `row`, `stamp`: where the group's stamp
-    stands in shared memory (group_rows.py; −1: nowhere), and of which one this answer is.
+    stands in shared memory (group_rows.py; −1: nowhere), and of which one this answer is. `own_row`, `own_number`:
+    where the member says that it is there (sessions.py; −1: nowhere, so it asks by the clock).
     """
 
     generation: int
@@ -127,6 +136,8 @@ class Assigned(msgspec.Struct):
     give_back: list[int]
     row: int = -1
     stamp: int = 0
+    own_row: int = -1
+    own_number: int = 0
 
 
 class Done(msgspec.Struct):
@@ -141,12 +152,12 @@ class Names(msgspec.Struct):
 
 
 class Described(msgspec.Struct):
-    """`members`: (slot of the client, number) in the order in which they came; `owners`, `offsets`: for each queue the
-    place of its owner in `members`, and the committed offset; −1: none.
+    """`members`: (slot of the client, number, seconds since its last call) in the order in which they came; `owners`,
+    `offsets`: for each queue the place of its owner in `members`, and the committed offset; −1: none.
     """
 
     generation: int
-    members: list[tuple[int, int]]
+    members: list[tuple[int, int, float]]
     owners: list[int]
     offsets: list[int]
 

@@ -79,6 +79,11 @@ class DeclaredTopics:
             found = self._declared.get(id)
         return None if found is None else found.queues
 
+    def name_of(self, id: int) -> str:
+        """The name of a topic; its id, if it is gone."""
+        found = self._declared.get(id)
+        return str(id) if found is None else found.name
+
     def load(self) -> None:
         """Take up all topics. Before the server recovers. Raises StoreError."""
         self._seen = self.superblock.get("catalog_version")

@@ -10,6 +10,7 @@ Invariant: whoever was told a stamp sees another one after the next change, or i
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +19,11 @@ from warren.engine.kernel.protocol import PROTOCOL
 GROUPS_MAX = PROTOCOL["TOPIC_GROUPS_MAX"]
 NO_ROW = -1
 STAMP_SHIFT = 32  #: of the epoch
+
+
+def digest(key: tuple[int, str]) -> int:
+    """A group (topic id, name) as a word, by which `warren status` finds its members."""
+    return int.from_bytes(hashlib.blake2b(f"{key[0]} {key[1]}".encode(), digest_size=8).digest(), "little")
 
 
 class Told(Protocol):

@@ -9,6 +9,7 @@ Invariants
   A commit names for each queue the generation in which it was given to the member, and counts only while the queue is
   still that member's: who lost a queue cannot step over its successor (`Fenced`).
   A queue has one owner at most, a member; each queue has one as soon as there are members and none is waited for.
+  Who was silent for too long (sessions.py) is no member any more, and is told so before it is one again.
   Members of a worker before this one are waited for (until `settled_at`): what they say they own is theirs, and nothing
   moves until then. Of two who say so the one with the higher generation is right.
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from warren.engine.errors import Fenced, UsageError
+from warren.engine.errors import Fenced, SessionExpired, UsageError
 
 RELEASE_S = 10.0  #: for so long a member may keep what it has to give back
 GENERATION_MAX = 1 << 53
@@ -62,6 +63,7 @@ class Group:
 
     def __post_init__(self) -> None:
         self._members: dict[Member, None] = {}  # in the order in which they came
+        self._expired: dict[Member, str] = {}  # why, of those who have not said yet that they know
         self._settled = False
         self._places = [_Place() for _ in range(self.queues)]
         for queue, committed in self.offsets.items():
@@ -78,7 +80,7 @@ class Group:
     @property
     def empty(self) -> bool:
         """Nothing of it is worth keeping."""
-        return not self._members and not self.offsets
+        return not self._members and not self.offsets and not self._expired
 
     @property
     def waits(self) -> bool:
@@ -103,7 +105,15 @@ class Group:
         return [queue for queue, place in enumerate(self._places) if place.owner == member != place.wanted]
 
     def check(self, member: Member, commits: Iterable[tuple[int, int, int]]) -> None:
-        """May a member commit offsets of these (queue, generation, offset)? Raises Fenced, UsageError."""
+        """May a member commit offsets of these (queue, generation, offset)? Raises SessionExpired, Fenced, UsageError.
+
+        SessionExpired also without any.
+        """
+        if (why := self._expired.get(member)) is not None:
+            raise SessionExpired(
+                f"this reader lost its queues: {why}. What it has not committed is handed out again, to whoever has "
+                "the queues now; the next call joins the group again"
+            )
         lost = []
         for queue, generation, _offset in commits:
             if not 0 <= queue < self.queues:
@@ -124,6 +134,7 @@ class Group:
         `released`: what it gives back. What becomes of it: given, to_give_back.
         """
         self._look_at(now)
+        self._expired.pop(member, None)
         self._members.setdefault(member)
         if not self._settled:
             for queue, generation in held:
@@ -137,13 +148,19 @@ class Group:
         """A member goes: its queues are others'."""
         self._look_at(now)
         self._members.pop(member, None)
+        self._expired.pop(member, None)
         self._share(now)
+
+    def expire(self, member: Member, why: str, now: float) -> None:
+        """A member was silent for too long: its queues are others', and it is told why with its next request."""
+        self.leave(member, now)
+        self._expired[member] = why
 
     def keep(self, slots: set[tuple[int, int]], now: float) -> None:
         """Members go whose clients are not among these (slot, generation)."""
-        for member in self.members:
-            if (member.slot, member.generation) not in slots:
-                self._members.pop(member)
+        for members in (self._members, self._expired):
+            for member in [each for each in members if (each.slot, each.generation) not in slots]:
+                members.pop(member)
         self.tick(now)
 
     def tick(self, now: float) -> None:

@@ -6,6 +6,7 @@ after changes and after each SNAPSHOT_LOG_BYTES of log, whatever is in them.
 
     groups.py    one group: members, who has which queue, who is fenced
     group_rows.py   what members see of a change, in shared memory
+    sessions.py  what is seen of members: who was silent for too long
     offsets.py   records and snapshot as bytes
     control.py   the requests
 
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from logging import ERROR
+from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from warren.engine.topics.formats import OFFSETS_TOPIC
 from warren.engine.topics.group_rows import GroupRow, GroupRows
 from warren.engine.topics.groups import RELEASE_S, Committed, Group, Member
 from warren.engine.topics.offsets import Key, Offsets
+from warren.engine.topics.sessions import Sessions
 from warren.engine.topics.snapshots import Snapshot, Unreadable
 
 SNAPSHOT_S = 1.0  #: between two snapshots
@@ -68,6 +70,7 @@ class Keeper:
     queues_of: Callable[[int], int | None]
     say: Say
     release_s: float = RELEASE_S
+    topic_of: Callable[[int], object] = int  #: the name of a topic
     waits: bool = False  #: a request waits for room in the log
     #: who answers requests that are about no group
     others: dict[type[control.Request], Callable[[Any], tuple[control.Answer, int]]] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class Keeper:
 
     def __post_init__(self) -> None:
         self._shown = GroupRows(self.server)
+        self._sessions = Sessions(self.server)
         self._generation = 0  # of groups that were forgotten, at most: one of that name gives none of theirs again
         self._epoch = 0
         self._settled_at = 0.0
@@ -238,21 +242,36 @@ class Keeper:
         """Some times a second."""
         self.take()
         self._forget_topics()
+        self._expire(now)
         for key, group in list(self._groups.items()):
             if group.waits:
                 group.tick(now)
             self._tell(key)
         self._save(now)
 
+    def _expire(self, now: float) -> None:
+        """Who was silent for too long has lost its queues."""
+        self._sessions.pass_time(now)
+        for key, member, why in self._sessions.over():
+            self._sessions.end(key, member)
+            group = self._groups.get(key)
+            if group is not None:
+                group.expire(member, why, now)
+                self._tell(key)
+            reader = f"a reader of topic {self.topic_of(key[0])!r}, group {key[1]!r} (client in slot {member.slot})"
+            self.say(f"{reader} lost its queues: {why}", WARNING)
+
     def _forget_topics(self) -> None:
         """Groups go with their topic."""
         for key in [key for key in {**self._groups, **self._offsets} if self.queues_of(key[0]) is None]:
             self._changed |= self._offsets.pop(key, None) is not None
             self._groups.pop(key, None)
+            self._sessions.forget(key)
             self._tell(key)
 
     def clients_changed(self, slots: set[tuple[int, int]], now: float) -> None:
         """Those of the clients that are attached: (slot, generation)."""
+        self._sessions.keep(slots)
         for key, group in list(self._groups.items()):
             group.keep(slots, now)
             self._tell(key)
@@ -324,30 +343,46 @@ class Keeper:
                 case control.DeleteGroup():
                     return control.Done(), self._delete(key, group)
                 case control.DescribeGroup():
-                    return self._described(group), 0
+                    return self._described(key, group), 0
         finally:
             self._tell(key)
 
     def _serve_member(
         self, key: Key, group: Group, member: Member, request: _OfMember, now: float
     ) -> tuple[control.Answer, int]:
-        if not group.settled(now):  # a request to the worker before this one says, too, what was its member's
-            held = [(queue, of) for queue, of, _offset in request.commits]
-            held += request.held if isinstance(request, control.SyncGroup) else []
-            group.sync(member, held, (), now)
+        if isinstance(request, control.SyncGroup) and request.rejoin:
+            group.sync(member, (), (), now)
         try:
+            group.check(member, ())
+            self._sessions.heard(key, member)
+            if not group.settled(now):
+                self._take_up(key, group, member, request, now)
             until = self._commit(key, group, member, request.commits)
         except Fenced:
             if isinstance(request, control.LeaveGroup):
-                group.leave(member, now)
+                self._leave(key, group, member, now)
             raise
         if isinstance(request, control.SyncGroup):
             group.sync(member, (), request.released, now)
+            own = self._sessions.begin(key, member, request.session_s, request.poll_s)
             self._tell(key)
-            return self._assigned(key, group, member), until
+            return self._assigned(key, group, member, own), until
         if isinstance(request, control.LeaveGroup):
-            group.leave(member, now)
+            self._leave(key, group, member, now)
         return control.Done(), until
+
+    def _take_up(self, key: Key, group: Group, member: Member, request: _OfMember, now: float) -> None:
+        """A request to the worker before this one says, too, what was its member's."""
+        held = [(queue, of) for queue, of, _offset in request.commits]
+        if isinstance(request, control.SyncGroup):
+            held += request.held
+        group.sync(member, held, (), now)
+        if isinstance(request, control.CommitOffsets):
+            self._sessions.begin(key, member, None, request.poll_s)  # until it asks which row is its own
+
+    def _leave(self, key: Key, group: Group, member: Member, now: float) -> None:
+        group.leave(member, now)
+        self._sessions.end(key, member)
 
     def _group(self, key: Key, queues: int) -> Group:
         group = self._groups.get(key)
@@ -407,20 +442,21 @@ class Keeper:
 
     # -- answers ------------------------------------------------------------------------------------------------
 
-    def _assigned(self, key: Key, group: Group, member: Member) -> control.Assigned:
+    def _assigned(self, key: Key, group: Group, member: Member, own: tuple[int, int]) -> control.Assigned:
         given = [
             (queue, generation, group.offsets[queue].offset if queue in group.offsets else -1)
             for queue, generation in group.given(member)
         ]
         row = self._rows[key]
-        return control.Assigned(group.generation, given, group.to_give_back(member), row.number, row.stamp)
+        return control.Assigned(group.generation, given, group.to_give_back(member), row.number, row.stamp, *own)
 
-    def _described(self, group: Group) -> control.Described:
+    def _described(self, key: Key, group: Group) -> control.Described:
         members = group.members
         places = {member: place for place, member in enumerate(members)}
         owners = [-1 if (owner := group.owner(queue)) is None else places[owner] for queue in range(group.queues)]
         found = [group.offsets[queue].offset if queue in group.offsets else -1 for queue in range(group.queues)]
-        return control.Described(group.generation, [(m.slot, m.number) for m in members], owners, found)
+        told = [(member.slot, member.number, self._sessions.age(key, member)) for member in members]
+        return control.Described(group.generation, told, owners, found)
 
     def _names(self, request: control.ListGroups) -> control.Names:
         keys = {**self._groups, **self._offsets}

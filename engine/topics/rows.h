@@ -1,8 +1,9 @@
 /* The rows of topics in shared memory, one for each (topic, queue): how far a reader sees, and where it sleeps. A header page
  * (wr_topic_rows), then TOPIC_ROWS_MAX of wr_topic_row, which have memory as far as they were used; then TOPIC_GROUPS_MAX of
- * wr_topic_group_row, one for each group of readers with members.
+ * wr_topic_group_row, one for each group of readers with members, and TOPIC_MEMBERS_MAX of wr_topic_member_row, one for each of those.
  *
- * One writer, the topic worker; readers in any process write `waiters` alone, and the worker believes nothing of it.
+ * One writer, the topic worker; readers in any process write `waiters`, and of their member's row `beats` and `calls`. The worker believes
+ * nothing of it: whatever stands there, a member loses or keeps its own queues.
  * Invariants
  *   A row is found by its key, looked for once. When its topic is deleted the key becomes 0 first, and the row may become another's
  *   later: who read a number looks at the key behind it (wr_topic_row_is). Ids of topics never come again, so neither do keys.
@@ -23,7 +24,8 @@
 #include <stddef.h>
 
 #define WR_TOPIC_GROUPS_AT (sizeof(wr_topic_rows) + (uint64_t)WR_TOPIC_ROWS_MAX * sizeof(wr_topic_row))
-#define WR_TOPIC_ROWS_BYTES (WR_TOPIC_GROUPS_AT + (uint64_t)WR_TOPIC_GROUPS_MAX * sizeof(wr_topic_group_row))
+#define WR_TOPIC_MEMBERS_AT (WR_TOPIC_GROUPS_AT + (uint64_t)WR_TOPIC_GROUPS_MAX * sizeof(wr_topic_group_row))
+#define WR_TOPIC_ROWS_BYTES (WR_TOPIC_MEMBERS_AT + (uint64_t)WR_TOPIC_MEMBERS_MAX * sizeof(wr_topic_member_row))
 
 static inline uint64_t wr_topic_row_key(uint32_t id, uint32_t queue) { return (uint64_t)id << 32 | ((uint64_t)queue + 1); }
 
@@ -86,6 +88,20 @@ static inline wr_topic_group_row *wr_topic_group_row_at(const wr_topic_rows *row
 static inline bool wr_topic_group_changed(const wr_topic_rows *rows, const wr_topic_group_seen *seen) {
     if (seen->row >= WR_TOPIC_GROUPS_MAX) return false;
     return atomic_load_explicit(&wr_topic_group_row_at(rows, seen->row)->stamp, memory_order_relaxed) != seen->stamp;
+}
+
+static inline wr_topic_member_row *wr_topic_member_row_at(const wr_topic_rows *rows, uint32_t n) {
+    return (wr_topic_member_row *)((uintptr_t)rows + WR_TOPIC_MEMBERS_AT) + n;
+}
+
+/* The process of a member runs, and its program has called so often. Not into a row that is another's by now: who was stopped between the
+ * look and the store lends that one a beat, which is no more than a look later. */
+static inline void wr_topic_member_beat(const wr_topic_rows *rows, uint32_t n, uint64_t member, uint64_t calls) {
+    if (n >= WR_TOPIC_MEMBERS_MAX) return;
+    wr_topic_member_row *row = wr_topic_member_row_at(rows, n);
+    if (atomic_load_explicit(&row->member, memory_order_relaxed) != member) return;
+    atomic_store_explicit(&row->calls, calls, memory_order_relaxed);
+    atomic_fetch_add_explicit(&row->beats, 1, memory_order_relaxed);
 }
 
 /* ---- what was confirmed, and is not shown yet ---- */
@@ -162,6 +178,16 @@ static inline void wr_topic_wake_readers(const wr_topic_rows *rows, uint32_t id)
 static inline void wr_topic_group_tell(const wr_topic_rows *rows, uint32_t n, uint32_t topic, uint64_t stamp) {
     atomic_store_explicit(&wr_topic_group_row_at(rows, n)->stamp, stamp, memory_order_relaxed);
     wr_topic_wake_readers(rows, topic);
+}
+
+/* A free row becomes that of a member, or (member 0) it is free. */
+static inline void wr_topic_member_give(wr_topic_rows *rows, uint32_t n, uint64_t member, uint64_t group, uint64_t called) {
+    wr_topic_member_row *row = wr_topic_member_row_at(rows, n);
+    atomic_store_explicit(&row->group, group, memory_order_relaxed);
+    atomic_store_explicit(&row->called, called, memory_order_relaxed);
+    atomic_store_explicit(&row->member, member, memory_order_release);
+    if (atomic_load_explicit(&rows->members_n, memory_order_relaxed) <= n)
+        atomic_store_explicit(&rows->members_n, (uint64_t)n + 1, memory_order_release);
 }
 
 /* All up to this commit is shown, for no later one there is (before the rows are given). */

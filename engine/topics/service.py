@@ -121,6 +121,7 @@ class TopicService:
             self.topics.queues_of,
             o.say,
             o.group_release_s,
+            self.topics.name_of,
         )
         self.later = Later(server, o.folder.later, node, o.say, lambda: o.reached("later.saved"))
         self.halves = Halves(

@@ -95,6 +95,26 @@ int wr_topic_worker_tell_group(wr_topic_worker *w, uint32_t row, uint32_t topic,
     return 0;
 }
 
+int wr_topic_worker_give_member(wr_topic_worker *w, uint32_t row, uint64_t member, uint64_t group, uint64_t called) {
+    if (row >= WR_TOPIC_MEMBERS_MAX) return EINVAL;
+    while (w->members_ready <= row) {
+        const uint32_t left = WR_TOPIC_MEMBERS_MAX - w->members_ready, n = left < ROWS_STEP ? left : ROWS_STEP;
+        int error = populate(wr_topic_member_row_at(w->o.rows, w->members_ready), n * sizeof(wr_topic_member_row));
+        if (error) return error;
+        w->members_ready += n;
+    }
+    wr_topic_member_give(w->o.rows, row, member, group, called);
+    return 0;
+}
+
+int wr_topic_worker_member(const wr_topic_worker *w, uint32_t row, uint64_t *beats, uint64_t *calls) {
+    if (row >= w->members_ready) return EINVAL;
+    wr_topic_member_row *found = wr_topic_member_row_at(w->o.rows, row);
+    *beats = atomic_load_explicit(&found->beats, memory_order_relaxed);
+    *calls = atomic_load_explicit(&found->calls, memory_order_relaxed);
+    return 0;
+}
+
 static void give_back(void *context, uint32_t row) {
     wr_topic_worker *w = context;
     w->free_rows[w->free_rows_n++] = row;

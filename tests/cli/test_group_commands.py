@@ -43,8 +43,10 @@ def test_groups_lag_and_seek(directory: Path) -> None:
     with warren.attach(directory, name="the-reader") as node, node.topic("flights").reader(group="report") as reader:
         reader.get_many(1000, TIMEOUT)
         reader.commit()
-        row = {"topic": "flights", "group": "report", "members": 1, "lag": 2000}
-        assert told("groups", directory) == told("groups", directory, "flights") == [row]
+        (row,) = told("groups", directory)
+        assert told("groups", directory, "flights")[0].keys() == row.keys()
+        assert row.pop("last_call_s") >= 0
+        assert row == {"topic": "flights", "group": "report", "members": 1, "lag": 2000}
         assert "2,000" in command("topic", "groups", directory).stdout
         lag = told("lag", directory, "flights", "report")
         assert (lag["topic"], lag["group"], lag["lag"]) == ("flights", "report", 2000)

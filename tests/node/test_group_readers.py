@@ -231,7 +231,8 @@ def test_status_tells_of_lags(running: RealNode) -> None:
         topic = node.topic("flights")
         topic.seek_group("b", 50, queue=1)
         topic.seek_group("a", "latest")
-        both = [{"name": "a", "lag": 0}, {"name": "b", "lag": QUEUES * MESSAGES - 50}]
+        none = {"members": 0, "last_call_s": None}
+        both = [{"name": "a", "lag": 0, **none}, {"name": "b", "lag": QUEUES * MESSAGES - 50, **none}]
         wait_until(lambda: told() == both, 30, what="both groups")
         topic.append(b"new", queue=3)
         wait_until(lambda: [row["lag"] for row in told()] == [1, QUEUES * MESSAGES - 49], 30, what="the lag of now")

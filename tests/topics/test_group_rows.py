@@ -13,6 +13,7 @@ import pytest
 from warren.engine import _core
 from warren.engine.kernel.protocol import PROTOCOL, TOPIC_GROUP_ROW, TOPIC_ROW, TOPIC_ROWS, TOPIC_ROWS_BYTES
 from warren.engine.topics.group_rows import NO_ROW, GroupRow, GroupRows
+from warren.workers.client.group_member import NOWHERE
 
 from support.topic_probe import OK, Appender, Life, Topic, TopicNode
 
@@ -97,29 +98,33 @@ def stamp(life: Life, row: int) -> int:
     return TOPIC_GROUP_ROW.unpack(life.rows, "stamp", AT + row * TOPIC_GROUP_ROW.size)
 
 
+def watch_of(life: Life, told: dict[str, Any]) -> _core.TopicWatch:
+    return _core.TopicWatch(life.rows, told["row"], told["stamp"], told["own_row"], told["own_number"])
+
+
 def test_members_see_each_change_in_shared_memory(node: TopicNode, life: Life) -> None:
     one, other = node.appender(life), node.appender(life)
     member = {"topic": 1, "group": "report", "member": 1}
     mine = ask(life, one, "sync_group", **member)
     assert stamp(life, mine["row"]) == mine["stamp"] != 0
-    watch = _core.TopicWatch(life.rows, mine["row"], mine["stamp"])
+    watch = watch_of(life, mine)
     ask(life, one, "sync_group", **member)
     ask(life, other, "sync_group", topic=2, group="report", member=1)  # another topic's group has another row
     assert not watch.changed()
-    closed = _core.TopicWatch(life.rows, mine["row"], mine["stamp"])
+    closed = watch_of(life, mine)
     closed.close()
     assert closed.changed()  # it looks at nothing any more: whoever has it asks anew
     ask(life, other, "sync_group", **member)
     assert watch.changed()
     watch.close()
     mine = ask(life, one, "sync_group", **member)
-    watch = _core.TopicWatch(life.rows, mine["row"], mine["stamp"])
+    watch = watch_of(life, mine)
     assert not watch.changed()
     ask(life, other, "leave_group", **member)
     assert watch.changed()
     watch.close()
     mine = ask(life, one, "sync_group", **member)
-    watch = _core.TopicWatch(life.rows, mine["row"], mine["stamp"])
+    watch = watch_of(life, mine)
     ask(life, one, "leave_group", **member)
     assert watch.changed()  # nobody is in the group: the row is free
     assert stamp(life, mine["row"]) == 0
@@ -150,6 +155,7 @@ def test_the_next_worker_has_other_stamps(node: TopicNode) -> None:
 
 def test_a_watch_wants_the_whole_region() -> None:
     with pytest.raises(ValueError, match="too small"):
-        _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES - 1), 0, 1)
-    watch = _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES), (1 << 32) - 1, 1)  # no row: it hears of nothing
+        _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES - 1), 0, 1, 0, 1)
+    watch = _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES), NOWHERE, 1, NOWHERE, 1)  # no row: it hears of nothing
     assert not watch.changed()
+    watch.beat(1)

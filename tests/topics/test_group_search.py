@@ -2,17 +2,19 @@
 done with, no message is passed by, and what is committed never goes back.
 
 Method: the true state machine of the worker (engine/topics/groups.py) and members that do what readers do (sync, hand
-out, commit, give back), each step by itself; all orders of steps are searched, with kills of the worker and of members
-and with time that runs out. With a rule broken the search finds what that does.
+out, commit, give back), each step by itself; all orders of steps are searched, with kills of the worker and of
+members, members that are silent for too long or give up what they have, and with time that runs out. With a rule broken
+the search finds what that does.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 
-from warren.engine.errors import Fenced
+from warren.engine.errors import Fenced, SessionExpired
 from warren.engine.topics.groups import Committed, Group, Member, _Place
 
 MEMBERS = (Member(1, 1, 1), Member(2, 1, 1))
@@ -37,6 +39,7 @@ class One(NamedTuple):
 
     alive: bool = True
     held: tuple[Held, ...] = ()
+    rejoins: bool = False  #: it knows that it has lost all
 
 
 class Place(NamedTuple):
@@ -50,6 +53,7 @@ class Worker(NamedTuple):
     settled: bool
     generation: int
     members: tuple[Member, ...]
+    expired: tuple[Member, ...]
     places: tuple[Place, ...]
     offsets: tuple[Committed | None, ...]
 
@@ -61,17 +65,19 @@ class State(NamedTuple):
     worked: tuple[int, ...]  #: and these some member is done with, a bit each
     worker_kills: int
     member_kills: int
+    silences: int  #: so often a member can lose all of its queues
     broken: str = ""
 
 
 class Search:
     """All states of so many queues, messages of each, and kills."""
 
-    def __init__(self, queues: int, messages: int, worker_kills: int, member_kills: int) -> None:
+    def __init__(self, queues: int, messages: int, worker_kills: int, member_kills: int, silences: int = 0) -> None:
         self.queues, self.messages = queues, messages
         nobody = Place(None, 0, None, False)
-        worker = Worker(True, 0, (), (nobody,) * queues, (None,) * queues)
-        self.start = State(worker, (One(), One()), (0,) * queues, (0,) * queues, worker_kills, member_kills)
+        worker = Worker(True, 0, (), (), (nobody,) * queues, (None,) * queues)
+        none = (0,) * queues
+        self.start = State(worker, (One(), One()), none, none, worker_kills, member_kills, silences)
         self.begins_at_what_is_committed = True  #: a rule that can be broken
 
     # -- the worker -------------------------------------------------------------------------------------------------
@@ -81,6 +87,7 @@ class Search:
         group = Group(self.queues, 0.0 if worker.settled else SOON, SOON, offsets, worker.generation)
         group.generation = worker.generation
         group._members = dict.fromkeys(worker.members)
+        group._expired = dict.fromkeys(worker.expired, "it was silent")
         group._settled = worker.settled
         group._places = [
             _Place(place.owner, place.generation, place.wanted, SOON if place.runs_out else None)
@@ -93,6 +100,7 @@ class Search:
             group._settled,
             group.generation,
             tuple(group.members),
+            tuple(group._expired),
             tuple(Place(at.owner, at.generation, at.wanted, at.until is not None) for at in group._places),
             tuple(group.offsets.get(queue) for queue in range(self.queues)),
         )
@@ -102,6 +110,9 @@ class Search:
         group, member = self.group(s.worker), MEMBERS[who]
         held = [(at.queue, at.generation) for at in s.members[who].held]
         due = [(at.queue, at.generation, at.done) for at in s.members[who].held if commits and at.done != at.kept]
+        if s.members[who].rejoins:
+            group.sync(member, (), (), 0.0)
+        group.check(member, ())
         if not group.settled(0.0):
             group.sync(member, held, (), 0.0)
         group.check(member, due)
@@ -127,6 +138,8 @@ class Search:
         try:
             s, group = self.ask(s, who, True, released)
             committed = True
+        except SessionExpired:
+            return self.with_member(s, who, One(rejoins=True))
         except Fenced:
             s, group = self.ask(s, who, False, [])
             committed = False
@@ -166,6 +179,10 @@ class Search:
         group, due = self.group(s.worker), [(at.queue, at.generation, at.done) for at in held if at.done != at.kept]
         if not due:
             return s
+        try:
+            group.check(MEMBERS[who], ())
+        except SessionExpired:
+            return self.with_member(s, who, One(rejoins=True))
         if not group.settled(0.0):
             group.sync(MEMBERS[who], [(queue, generation) for queue, generation, _done in due], (), 0.0)
         try:
@@ -196,13 +213,21 @@ class Search:
             if s.member_kills:
                 killed = self.with_member(s, who, One(False))
                 yield f"{who} is killed", killed._replace(member_kills=s.member_kills - 1)
+            if s.silences:
+                less = s._replace(silences=s.silences - 1)
+                yield f"{who} gives up", self.with_member(less, who, One(rejoins=True))
+                if MEMBERS[who] in s.worker.members:
+                    yield (
+                        f"{who} was silent",
+                        self.after(less, partial(Group.expire, member=MEMBERS[who], why="", now=0.0)),
+                    )
         yield "time passes", self.after(s, lambda group: group.tick(LATER))
         alive = {(MEMBERS[who].slot, 1) for who, one in enumerate(s.members) if one.alive}
         yield "links of the dead end", self.after(s, lambda group: group.keep(alive, 0.0))
         if s.worker_kills:
             committed = [found.generation if found else 0 for found in s.worker.offsets]
             places = tuple(Place(None, generation, None, False) for generation in committed)
-            again = Worker(False, max(committed), (), places, s.worker.offsets)
+            again = Worker(False, max(committed), (), (), places, s.worker.offsets)
             yield "the worker is killed", s._replace(worker=again, worker_kills=s.worker_kills - 1)
 
     def after(self, s: State, step: Callable[[Group], None]) -> State:
@@ -239,11 +264,21 @@ STATES = 40_000
 
 
 @pytest.mark.parametrize(
-    ("queues", "messages", "worker_kills", "member_kills"),
-    [(1, 3, 1, 1), (2, 3, 0, 0), (2, 2, 0, 1), (2, 1, 1, 0), (1, 2, 2, 0)],
+    ("queues", "messages", "worker_kills", "member_kills", "silences"),
+    [
+        (1, 3, 1, 1, 0),
+        (2, 3, 0, 0, 0),
+        (2, 2, 0, 1, 0),
+        (2, 1, 1, 0, 0),
+        (1, 2, 2, 0, 0),
+        (1, 2, 1, 0, 2),
+        (2, 2, 0, 0, 2),
+    ],
 )
-def test_no_order_of_steps_breaks_a_promise(queues: int, messages: int, worker_kills: int, member_kills: int) -> None:
-    states, broken = Search(queues, messages, worker_kills, member_kills).run(STATES)
+def test_no_order_of_steps_breaks_a_promise(
+    queues: int, messages: int, worker_kills: int, member_kills: int, silences: int
+) -> None:
+    states, broken = Search(queues, messages, worker_kills, member_kills, silences).run(STATES)
     assert not broken
     assert states > 500
 
@@ -251,6 +286,17 @@ def test_no_order_of_steps_breaks_a_promise(queues: int, messages: int, worker_k
 def test_without_fencing_one_steps_over_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Group, "check", lambda *_told: None)
     _states, broken = Search(2, 3, 0, 0).run(STATES)
+    assert "was committed, then" in broken[-1]
+
+
+def test_who_was_silent_and_may_commit_steps_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(self: Group, member: Member, commits: Iterable[tuple[int, int, int]]) -> None:
+        if member not in self._expired:
+            checked(self, member, commits)
+
+    checked = Group.check
+    monkeypatch.setattr(Group, "check", check)
+    _states, broken = Search(1, 3, 0, 0, 1).run(STATES)
     assert "was committed, then" in broken[-1]
 
 

@@ -545,7 +545,10 @@ PLACES = (
     "gamma: what the queue knows of them on disk, too; delta: that on disk alone."
 )
 #: and that of topics
-LAG = "lag: messages that are not committed, of the group that is furthest behind, a moment ago."
+LAG = (
+    "lag: messages that are not committed, of the group that is furthest behind, a moment ago. last call: of the "
+    "reader in a group that called least."
+)
 #: title, columns, rows, and what is said below them
 _Part = tuple[str, list[output.Column], list[list[str]], str]
 
@@ -646,7 +649,7 @@ def _queues(report: dict[str, Any], width: int, most: int | None = None) -> _Par
 
 def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
     """Topics; those with most messages when not all are shown."""
-    names = ("queues", "messages", "appended", "lag")
+    names = ("queues", "messages", "appended", "lag", "last call")
     columns = [output.Column("name"), *(output.Column(name, True) for name in names)]
     items = report["topics"]
     if most is not None and len(items) > most:
@@ -655,14 +658,20 @@ def _topics(report: dict[str, Any], most: int | None = None) -> _Part:
     lines = [
         [
             item["name"],
-            *(f"{item[key]:,}" for key in names[:-1]),
+            *(f"{item[key]:,}" for key in names[:3]),
             f"{max(group['lag'] for group in item['groups']):,}" if item["groups"] else "–",
+            _ago([group["last_call_s"] for group in item["groups"]]),
         ]
         for item in items
     ]
     more = output.more(len(lines), report["topics_n"], command("status", report["dir"], "--all"))
     below = [line for line in (more, LAG if any(item["groups"] for item in items) else "") if line]
     return "Topics", columns, lines, "\n".join(below)
+
+
+def _ago(seconds: list[float | None]) -> str:
+    known = [each for each in seconds if each is not None]
+    return f"{max(known):.0f} s ago" if known else "–"
 
 
 def _with_gateways(directory: NodeDirectory, report: dict[str, Any]) -> dict[str, Any]:

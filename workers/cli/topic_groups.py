@@ -28,8 +28,8 @@ def _checked(group: str) -> str:
 @click.argument("name", required=False)
 @JSON
 def list_groups(directory: str, name: str | None, as_json: bool) -> None:
-    """List the groups of readers of the topic NAME, or of all topics: how many readers each has now, and how many
-    messages are not committed (its lag).
+    """List the groups of readers of the topic NAME, or of all topics: how many readers each has now, how many seconds
+    ago the one called that called least, and how many messages are not committed (its lag).
     """
     output.check_seen()
     rows: list[dict[str, Any]] = []
@@ -43,8 +43,12 @@ def list_groups(directory: str, name: str | None, as_json: bool) -> None:
         print("no groups" if name is None else f"topic {output.escaped(name)} has no groups")
     else:
         columns = [output.Column("topic"), output.Column("group"), output.Column("members", True)]
-        lines = [[row["topic"], row["group"], f"{row['members']:,}", f"{row['lag']:,}"] for row in rows]
-        output.print_rows([*columns, output.Column("lag", True)], lines)
+        columns += [output.Column("last call", True), output.Column("lag", True)]
+        lines = [
+            [row["topic"], row["group"], f"{row['members']:,}", _ago(row["last_call_s"]), f"{row['lag']:,}"]
+            for row in rows
+        ]
+        output.print_rows(columns, lines)
 
 
 @click.command("lag")
@@ -75,15 +79,20 @@ def show_lag(directory: str, name: str, group: str, as_json: bool) -> None:
                 f"{row['max']:,}",
                 f"{row['lag']:,}",
                 "–" if owner is None else f"{owner['client']} (process {owner['pid']})",
+                _ago(None if owner is None else owner["last_call_s"]),
             ]
         )
-    output.print_rows([*columns, output.Column("reader")], lines)
+    output.print_rows([*columns, output.Column("reader"), output.Column("last call", True)], lines)
     again, dead = told["retry"], told["dead"]
     if again is not None:
         print(f"to be handled again: {counted(again['lag'], 'message')}, {again['delayed']:,} of them later")
     if dead is not None:
         tail = command("topic", "tail", directory, dead["topic"])
         print(f"given up: {counted(dead['messages'], 'message')}; {tail} shows them")
+
+
+def _ago(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.0f} s ago"
 
 
 class _Seek(click.Command):

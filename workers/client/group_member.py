@@ -5,7 +5,8 @@ something has changed.
     topics/group_rows.py   the stamp in shared memory, which is another one after each change
     faces/topic_reader.py  the reader, who has the messages
 
-Life: the first `sync` joins; `leave` goes. Whoever has no client any more is gone for the worker, too.
+Life: the first `sync` joins; `leave` goes. Whoever has no client any more is gone for the worker, too. Who was silent
+for too long is told so (SessionExpired) until it has said `expired`; its next `sync` joins again.
 Invariants
   What the worker has given lies in `held`, with the generation in which it was given: a commit names it.
   `changed` is a load of shared memory; whether there is another worker, or another attachment, `look` sees. What is
@@ -33,21 +34,27 @@ if TYPE_CHECKING:
     from warren.workers.client.client import Client
     from warren.workers.client.topic_place import TopicPlace
 
-#: how often a group without a row in shared memory is asked for changes
+#: how often a group is asked for changes that has no row in shared memory, or whose member has none
 ASK_S = 1.0
 #: pause before an attachment is tried again that another thread has just ended
 PAUSE_S = 0.001
 #: how long a reader that was forgotten waits for the worker
 LEAVE_S = 1.0
 _NUMBER_BITS = 53  #: a whole number in every reader of JSON
-#: row and stamp of no group (topics/rows.h)
-NO_GROUP = ((1 << 32) - 1, 0)
+#: a row that there is not (topics/rows.h)
+NOWHERE = (1 << 32) - 1
+#: row and stamp of no group
+NO_GROUP = (NOWHERE, 0)
 
 
 class Member:
     """One reader in a group; used by one thread at a time."""
 
-    def __init__(self, client: Client, topic: int, group: str) -> None:
+    def __init__(
+        self, client: Client, topic: int, group: str, session_s: float | None = None, poll_s: float | None = None
+    ) -> None:
+        """`session_s`, `poll_s`: after so much silence of its process, or of its program, it loses its queues; None:
+        never."""
         self.held: dict[int, int] = {}  #: queue → generation, of what is its own
         self.row = NO_GROUP  #: row and stamp of the group in shared memory
         self._client = client
@@ -56,7 +63,10 @@ class Member:
         self._number = int.from_bytes(os.urandom(8), "little") >> (64 - _NUMBER_BITS)
         self._place: TopicPlace | None = None
         self._watch: _core.TopicWatch | None = None
+        self._asks = False  # by the clock
         self._ask_at = 0.0
+        self._limits = (session_s, poll_s)
+        self._rejoins = False
 
     @property
     def joined(self) -> bool:
@@ -76,20 +86,31 @@ class Member:
             return True
         with contextlib.suppress(AttachmentLost):  # another thread has ended it just now
             if self._client.attachment().topics() is self._place:
-                return self._watch is None and time.monotonic() >= self._ask_at
+                return self._asks and time.monotonic() >= self._ask_at
         return True
 
     # -- asking -------------------------------------------------------------------------------------------------
 
     def sync(self, offsets: Mapping[int, int], released: Iterable[int], deadline: float | None) -> control.Assigned:
         """Ask which queues are its own, after these offsets are committed and these queues given back. Raises Fenced
-        (nothing was), TopicNotFound, TimedOut, PeerLost, ClosedError.
+        (nothing was), SessionExpired, TopicNotFound, TimedOut, PeerLost, ClosedError.
         """
         held = list(self.held.items())
-        request = control.SyncGroup(
-            self._topic, self._group, self._number, held, self._commits(offsets), list(released)
+        told = self._ask(
+            control.SyncGroup(
+                self._topic,
+                self._group,
+                self._number,
+                held,
+                self._commits(offsets),
+                list(released),
+                *self._limits,
+                self._rejoins,
+            ),
+            control.Assigned,
+            deadline,
         )
-        told = self._ask(request, control.Assigned, deadline)
+        self._rejoins = False
         leaving = {queue: self.held[queue] for queue in told.give_back if queue in self.held}
         self.held = leaving | {queue: generation for queue, generation, _offset in told.given}
         self._follow(told)
@@ -99,13 +120,24 @@ class Member:
         """Commit offsets of queues that are held: durable when this returns. Raises Fenced, and as `sync`."""
         commits = self._commits(offsets)
         if commits:
-            request = control.CommitOffsets(self._topic, self._group, self._number, commits)
+            request = control.CommitOffsets(self._topic, self._group, self._number, commits, self._limits[1])
             self._ask(request, control.Done, deadline)
 
     def leave(self, offsets: Mapping[int, int], deadline: float | None) -> None:
         """Commit, and be no member any more. Raises Fenced: it is none, and nothing was committed; and as `sync`."""
         request = control.LeaveGroup(self._topic, self._group, self._number, self._commits(offsets))
         self._ask(request, control.Done, deadline)
+
+    def beat(self, calls: int) -> None:
+        """The process runs, and the program has called so often; any thread."""
+        watch = self._watch
+        if watch is not None:
+            watch.beat(calls)
+
+    def expired(self) -> None:
+        """It knows that it was silent for too long."""
+        self.forget()
+        self._rejoins = True
 
     def drop(self) -> None:
         """Its reader was forgotten: leave, if that is possible."""
@@ -138,11 +170,12 @@ class Member:
         self._ask_at = time.monotonic() + ASK_S
         with contextlib.suppress(AttachmentLost):
             place = self._client.attachment().topics()
-            self._watch = None if told.row == NO_ROW else place.watch(told.row, told.stamp)
-            if self._watch is not None:
-                self.row = (told.row, told.stamp)
-            elif told.row != NO_ROW:
+            row, own = (NOWHERE if number == NO_ROW else number for number in (told.row, told.own_row))
+            self._watch = place.watch(row, told.stamp, own, told.own_number)
+            if self._watch is None:
                 return  # the place is over: `look` sees that there is another one
+            self.row = (row, told.stamp)
+            self._asks = NO_ROW in (told.row, told.own_row)
             self._place = place
 
     def _unwatch(self) -> None:

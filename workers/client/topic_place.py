@@ -95,12 +95,14 @@ class TopicPlace:
             dropped.close()
         self._back()
 
-    def watch(self, row: int, stamp: int) -> _core.TopicWatch | None:
-        """What sees that a group of readers has changed, until `unwatch`; None: this place is over."""
+    def watch(self, row: int, stamp: int, member_row: int, member: int) -> _core.TopicWatch | None:
+        """What sees that a group of readers has changed, and where its member beats, until `unwatch`; None: this place
+        is over.
+        """
         with self._lock:
             if self._over:
                 return None
-            watch = _core.TopicWatch(self._regions[1].buffer, row, stamp)
+            watch = _core.TopicWatch(self._regions[1].buffer, row, stamp, member_row, member)
             self._watches.add(watch)
             return watch
 

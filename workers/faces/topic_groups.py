@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def listed(reading: TopicReading) -> list[dict[str, Any]]:
-    """Each group by name: how many members it has, and its lag."""
+    """Each group by name: how many members it has, how long ago the one called that called least, and its lag."""
     names: list[str] = []
     more = True
     while more:
@@ -33,7 +33,8 @@ def listed(reading: TopicReading) -> list[dict[str, Any]]:
     rows = []
     for name in sorted({*names, *_with_topics(reading)}):
         told = described(reading, name)
-        rows.append({"name": name, "members": len(told["members"]), "lag": told["lag"]})
+        called = max((member["last_call_s"] for member in told["members"]), default=None)
+        rows.append({"name": name, "members": len(told["members"]), "last_call_s": called, "lag": told["lag"]})
     return rows
 
 
@@ -46,7 +47,7 @@ def _with_topics(reading: TopicReading) -> set[str]:
 def described(reading: TopicReading, group: str) -> dict[str, Any]:
     """A group: its members, and of each queue its owner, what is committed, and the lag. Raises UsageError."""
     told = _told(reading, group)
-    members = [_member(reading, slot, number) for slot, number in told.members]
+    members = [_member(reading, *member) for member in told.members]
     queues: list[dict[str, Any]] = []
     for queue, (owner, committed) in enumerate(zip(told.owners, told.offsets, strict=True)):
         first, end = reading.offsets(queue)
@@ -149,9 +150,10 @@ def _told(reading: TopicReading, group: str) -> control.Described:
     return told
 
 
-def _member(reading: TopicReading, slot: int, number: int) -> dict[str, Any]:
+def _member(reading: TopicReading, slot: int, number: int, called_s: float) -> dict[str, Any]:
     seen = reading.client.attachment().superblock.slot(slot)
-    return {"client": seen.name, "pid": seen.pid, "slot": slot, "number": number}
+    told = {"client": seen.name, "pid": seen.pid, "slot": slot, "number": number}
+    return {**told, "last_call_s": round(called_s, 3)}
 
 
 def _offset(reading: TopicReading, queue: int, where: object) -> int:

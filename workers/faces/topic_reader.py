@@ -1,6 +1,7 @@
 """A reader of a topic: messages of its queues, one after the other, and how far it is done with them.
 
     client/group_member.py   what it asks the topic worker, as a member of a group
+    client/beats.py          the thread that says that its process runs
     faces/topic_reading.py   where messages come from; no server is asked for them
     faces/group_places.py    of each queue, how far it is handed out, done and committed
     faces/topic_retries.py   messages that the group could not handle, and that come again
@@ -16,6 +17,7 @@ Invariants
   committed before its first message is handed out, unless it begins with the first that is there.
   Nothing is handed out of a queue that is to be given back.
   One thread is inside at a time, in the process that made the reader. `close` may come from any thread.
+  Who was silent for too long hears that once (SessionExpired), has no queues then, and joins again with the next call.
 Crash points: what was handed out and not committed is handed out again, to whoever has the queue next.
 """
 
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 import time
@@ -42,6 +45,7 @@ from warren.engine.errors import (
     NodeNotRunning,
     PeerLost,
     QueueEmpty,
+    SessionExpired,
     TimedOut,
     TopicNotFound,
     UsageError,
@@ -49,6 +53,7 @@ from warren.engine.errors import (
 from warren.engine.saying import shown
 from warren.workers.client import retried
 from warren.workers.client.arguments import checked_count, checked_seconds, milliseconds
+from warren.workers.client.beats import beat_s_of, beats
 from warren.workers.client.group_member import NO_GROUP, Member
 from warren.workers.client.later import later_of
 from warren.workers.faces.group_places import Place, Places, not_handed_out
@@ -86,6 +91,9 @@ PREFETCH_MAX = 1 << 20
 #: how often a message comes again before it is given up, as in RocketMQ
 RECONSUME_TIMES = 16
 RECONSUME_TIMES_MAX = 10_000
+#: how long the process of a reader of a group may stand still, and its program do without a call, as in Kafka
+SESSION_S, POLL_S = 45.0, 300.0
+LIMIT_MIN_S = 1.0
 #: changes of the group that one call follows before it goes on
 CHANGES_MAX = 8
 
@@ -107,10 +115,14 @@ class Reader:
         on_data_loss: str,
         damage: str,
         max_reconsume_times: int = RECONSUME_TIMES,
+        session_timeout: float | None = SESSION_S,
+        max_poll_interval: float | None = POLL_S,
         join: bool = True,
-        retries: bool = True,
+        inner: bool = False,
     ) -> None:
-        """`join`: now; else with the first call. `retries`: of a group, it reads its retry topic, too."""
+        """`join`: now; else with the first call. `inner`: it reads the retry topic for a reader of the group, by whom
+        it beats.
+        """
         self.topic = topic  #: its name
         self.group = group
         self.skipped = 0  #: messages that were gone before they were read (on_data_loss="skip")
@@ -140,7 +152,13 @@ class Reader:
         self._max_times = checked_count(max_reconsume_times, "max_reconsume_times", 0, RECONSUME_TIMES_MAX)
         if group is None and max_reconsume_times != RECONSUME_TIMES:
             raise UsageError("max_reconsume_times is of a group: without one nothing comes again; give group=…")
-        self._with_retries = retries and group is not None
+        self._limits = (
+            _checked_limit(session_timeout, SESSION_S, "session_timeout", group),
+            _checked_limit(max_poll_interval, POLL_S, "max_poll_interval", group),
+        )
+        self.beat_s = beat_s_of(*self._limits)  #: between two beats
+        self._calls = 0
+        self._with_retries = self._beats = not inner and group is not None
         self._retries: Retries | None = None
         self._pid = os.getpid()
         self._busy = threading.Lock()
@@ -366,6 +384,33 @@ class Reader:
 
     # -- the group ----------------------------------------------------------------------------------------------
 
+    def beat(self) -> None:
+        """The process runs; a program that is inside of a call calls. By the thread of client/beats.py."""
+        if self._inside:
+            self._calls += 1
+        self._beat(self._calls)
+
+    def _beat(self, calls: int) -> None:
+        member, retries = self._member, self._retries
+        if member is not None:
+            member.beat(calls)
+        if retries is not None:
+            retries.beat(calls)
+
+    def _expired(self) -> None:
+        """Its queues are others', and the program is told so."""
+        for place in self._places.all():
+            self._drop_batch(place)
+            self._lose(place)
+        self._places.take_lost()
+        self._again = []
+        self._look_at = 0.0
+        self.fenced += 1
+        if self._member is not None:
+            self._member.expired()
+        if self._retries is not None:
+            self._retries.expired()
+
     def _changed(self) -> bool:
         return self._closing or (self._member is not None and self._member.changed())
 
@@ -397,10 +442,12 @@ class Reader:
                 raise TopicNotFound(f"there is no topic {self.topic!r}, or it was deleted: declare it with node.topic")
             self._reading = TopicReading(self._client, declared)
             if self.group is not None:
-                self._member = Member(self._client, declared.id, self.group)
+                self._member = Member(self._client, declared.id, self.group, *self._limits)
+                if self._beats:
+                    beats().add(self)
                 if self._with_retries:
                     commit: Commit = "auto" if self._auto else "manual"
-                    told = (self.group, commit, self._on_data_loss, self._damage)
+                    told = (self.group, commit, self._on_data_loss, self._damage, self._limits)
                     make = functools.partial(_Again, self._client, *told)
                     self._retries = Retries(self._client, declared, self.group, make, self._max_times)
             else:
@@ -424,6 +471,8 @@ class Reader:
             due = self._due()
             try:
                 told = member.sync(due, released, deadline)
+            except SessionExpired:
+                raise
             except Fenced as error:  # refused as a whole: without that, it says whose they are
                 log.warning("topic %s, group %s: %s", self.topic, self.group, error)
                 self.fenced += 1
@@ -549,6 +598,8 @@ class Reader:
                 return  # of a topic that was deleted: nothing was handed out since
             try:
                 member.commit(wanted, deadline)
+            except SessionExpired:
+                raise
             except Fenced:
                 self._sync(deadline, whole=False)  # and what is its own still is committed
                 continue
@@ -739,6 +790,8 @@ class Reader:
 
     def _forget(self) -> None:
         """It is a reader of no topic."""
+        if self._beats:
+            beats().remove(self)
         if self._member is not None:
             self._member.forget()
         self._reading, self._member, self._retries = None, None, None
@@ -761,6 +814,7 @@ class Reader:
                 "another thread is inside this reader: a reader is one thread's at a time, make one for each"
             )
         self._inside = threading.get_ident()
+        self._calls += 1
         if self._closed:
             self._come_out()
             raise ClosedError(f"this reader of topic {self.topic!r} was closed: make another with topic.reader()")
@@ -786,6 +840,9 @@ class Reader:
         except TopicNotFound:
             self._forget()  # said once: the next call is of the topic that has the name then
             raise
+        except SessionExpired:
+            self._expired()
+            raise
         except PeerLost:
             self._look_at = 0.0
             raise
@@ -794,10 +851,31 @@ class Reader:
 class _Again:
     """A reader of a group's retry topic, inside of one of the group's readers (faces/topic_retries.py)."""
 
-    def __init__(self, client: Client, group: str, commit: Commit, on_data_loss: str, damage: str, topic: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        commit: Commit,
+        on_data_loss: str,
+        damage: str,
+        limits: tuple[float | None, float | None],
+        topic: str,
+    ) -> None:
         # No tags: what was handed out comes again, whatever its tag.
         self._reader = Reader(
-            client, topic, group, "earliest", None, TURN, commit, on_data_loss, damage, join=False, retries=False
+            client,
+            topic,
+            group,
+            "earliest",
+            None,
+            TURN,
+            commit,
+            on_data_loss,
+            damage,
+            RECONSUME_TIMES,
+            *limits,
+            join=False,
+            inner=True,
         )
 
     def prepare(self) -> bool:
@@ -832,6 +910,12 @@ class _Again:
         found = reader.skipped, reader.damaged, reader.fenced
         reader.skipped = reader.damaged = reader.fenced = 0
         return found
+
+    def beat(self, calls: int) -> None:
+        self._reader._beat(calls)
+
+    def expired(self) -> None:
+        self._reader._expired()
 
     def close(self, timeout: float | None) -> None:
         self._reader.close(timeout)
@@ -894,6 +978,17 @@ def _after(deadline: float | None, now: float | None = None) -> float | None:
     if deadline is None:
         return None
     return max(deadline, (time.monotonic() if now is None else now) + ANSWER_S)
+
+
+def _checked_limit(limit: float | None, default: float, what: str, group: str | None) -> float | None:
+    if group is None and limit != default:
+        raise UsageError(f"{what} is of a group: without one nobody else gets the queues; give group=…")
+    checked_seconds(limit, what=what)
+    if limit is None or limit == math.inf:
+        return None
+    if limit < LIMIT_MIN_S:
+        raise UsageError(f"{what} must be at least {LIMIT_MIN_S:g} s, or None for no limit, not {shown(limit)}")
+    return float(limit)
 
 
 def _checked_record(record: object, call: str) -> Record:

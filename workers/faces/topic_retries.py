@@ -75,6 +75,12 @@ class Inner(Protocol):
     def counted(self) -> tuple[int, int, int]:
         """Messages that were gone, places that were damaged, queues that were taken away, since it was asked last."""
 
+    def beat(self, calls: int) -> None:
+        """The process runs, and the program has called so often."""
+
+    def expired(self) -> None:
+        """The group's reader was silent for too long: all is others', and is joined again."""
+
     def close(self, timeout: float | None) -> None:
         """Leave the group."""
 
@@ -177,6 +183,18 @@ class Retries:
             with contextlib.suppress(TopicNotFound):  # there is nothing that would come again
                 place = None if at is None else (at.queue, at.offset)
                 self._inner.commit(place, deadline)
+
+    def beat(self, calls: int) -> None:
+        """The process runs, and the program has called so often; any thread."""
+        inner = self._inner
+        if inner is not None:
+            inner.beat(calls)
+
+    def expired(self) -> None:
+        """The reader was silent for too long."""
+        self._turn = 0
+        if self._inner is not None:
+            self._inner.expired()
 
     def check_topic(self, record: Record) -> None:
         """Is it of this topic? Raises UsageError."""

@@ -28,7 +28,7 @@ from warren.workers.faces.replay import Plan, Replay, Replayed, Where
 from warren.workers.faces.topic_halves import LISTED, Half, HalfMessage, half_of
 from warren.workers.faces.topic_halves import listed as halves_listed
 from warren.workers.faces.topic_holds import Hold
-from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Reader, Start
+from warren.workers.faces.topic_reader import POLL_S, RECONSUME_TIMES, SESSION_S, Commit, Reader, Start
 from warren.workers.faces.topic_reading import ReadResult, TopicReading, named
 
 if TYPE_CHECKING:
@@ -456,6 +456,8 @@ class Topic:
         *,
         damage: Literal["error", "skip"] = "error",
         max_reconsume_times: int = RECONSUME_TIMES,
+        session_timeout: float | None = SESSION_S,
+        max_poll_interval: float | None = POLL_S,
     ) -> Reader:
         """A reader of all queues, one message after the other: an iterator, and a context manager. The readers with the
         same `group` (up to 255 of A-Z a-z 0-9 _ % | . -) share the queues, and what they commit is kept; without one it
@@ -467,11 +469,15 @@ class Topic:
         such call; "manual" what `reader.commit()` says. `on_data_loss`: messages were gone before they were read: raise
         DataLoss, or "skip" them and count them (`reader.skipped`). `damage`: as of `read`. `max_reconsume_times`: so
         often a message comes again that this reader gives back with `reader.retry`, before it is a dead letter.
+        `session_timeout`: seconds for which the reader's process may stand still (it beats by itself, in a thread of
+        its own), and `max_poll_interval`: for which the program may do without a call, before its queues go to others
+        of the group; its next call raises SessionExpired. None: without end.
 
         Raises TopicNotFound, UsageError, TimedOut, PeerLost, ClosedError.
         """
         told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
-        return Reader(self._client, self.name, *told)
+        limits = (session_timeout, max_poll_interval)
+        return Reader(self._client, self.name, *told, *limits)
 
     def groups(self) -> list[dict[str, Any]]:
         """Its groups of readers: `name`, `members` (how many), `lag` (offsets that are not committed, also of messages
@@ -668,10 +674,13 @@ def reader_of(
     on_data_loss: str,
     damage: str,
     max_reconsume_times: int,
+    session_timeout: float | None,
+    max_poll_interval: float | None,
 ) -> Reader:
     """A reader as `topic.reader` makes it, which joins its group with its first call."""
     told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
-    return Reader(topic._client, topic.name, *told, join=False)
+    limits = (session_timeout, max_poll_interval)
+    return Reader(topic._client, topic.name, *told, *limits, join=False)
 
 
 def turn_of(topic: Topic) -> int:

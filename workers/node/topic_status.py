@@ -8,7 +8,7 @@ from typing import Any
 from warren.engine.catalog.group_topics import Owner, owner_of
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.kernel.paths import TopicsFolder
-from warren.engine.kernel.protocol import TOPIC_ROW, TOPIC_ROWS
+from warren.engine.kernel.protocol import TOPIC_MEMBER_ROW, TOPIC_MEMBERS_AT, TOPIC_ROW, TOPIC_ROWS
 from warren.engine.topics import newest_files
 from warren.engine.topics.names import node_bytes
 from warren.ipc import names, region
@@ -34,12 +34,15 @@ def of_topics(
     topics = list(topics)
     found = [topic for topic in topics if matches is None or matches(topic.name)]
     bounds: dict[tuple[int, int], tuple[int, int]] = {}
-    counts = _counts(superblock, bounds) if found else {}
+    calls: dict[int, list[int]] = {}
+    counts = _counts(superblock, bounds, calls) if found else {}
     if most is not None:
         found = sorted(found, key=lambda item: (-counts.get(item.id, _NONE)[0], item.name))[:most]
     owners = {item.id: owner for item in topics if (owner := owner_of(item.name)) and owner.kind == "retry"}
     queues = {item.id: item.queues for item in topics if item.id in owners} | {item.id: item.queues for item in found}
-    lags = group_status.lags(folder.groups, superblock.node_id, bounds, queues) if folder is not None and bounds else {}
+    lags: dict[int, list[dict[str, Any]]] = {}
+    if folder is not None and bounds:
+        lags = group_status.lags(folder.groups, superblock.node_id, bounds, queues, calls)
     _add_retries(owners, {item.name: item.id for item in found}, counts, lags)
     return [
         _row(item, counts.get(item.id, _NONE), lags.get(item.id, []), _newest(superblock.node_id, item, folder))
@@ -90,8 +93,12 @@ def _row(
     }
 
 
-def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int]]) -> dict[int, _Counts]:
-    """By id of topic, of all its queues; nothing while no worker shows them. `bounds` takes those of each queue."""
+def _counts(
+    superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int]], calls: dict[int, list[int]]
+) -> dict[int, _Counts]:
+    """By id of topic, of all its queues; nothing while no worker shows them. `bounds` takes those of each queue,
+    `calls` by a group's digest when each of its members called last (nanoseconds of CLOCK_MONOTONIC).
+    """
     server = superblock.topic_server
     generation = superblock.server_get(server, "generation") if server else 0
     if not generation:
@@ -111,6 +118,7 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
             rows_n = min(words[TOPIC_ROWS.offset("rows_n") // 8], room)
             begin = TOPIC_ROWS.size // 8
             rows = words[begin : begin + rows_n * size].tolist()
+            _take_calls(words, calls)
     finally:
         mapped.close()
     for at in range(0, len(rows), size):
@@ -122,3 +130,13 @@ def _counts(superblock: Superblock, bounds: dict[tuple[int, int], tuple[int, int
             found[rows[at + key] >> 32] = kept + seen, *sums, *pending
             bounds[rows[at + key] >> 32, (rows[at + key] & 0xFFFFFFFF) - 1] = rows[at + minimum], rows[at + maximum]
     return found
+
+
+def _take_calls(words: memoryview, calls: dict[int, list[int]]) -> None:
+    begin, size = TOPIC_MEMBERS_AT // 8, TOPIC_MEMBER_ROW.size // 8
+    member, group, called = (TOPIC_MEMBER_ROW.offset(name) // 8 for name in ("member", "group", "called"))
+    count = min(words[TOPIC_ROWS.offset("members_n") // 8], (len(words) - begin) // size)
+    rows = words[begin : begin + count * size].tolist()
+    for at in range(0, len(rows), size):
+        if rows[at + member]:
+            calls.setdefault(rows[at + group], []).append(rows[at + called])

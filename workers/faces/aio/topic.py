@@ -31,7 +31,7 @@ from warren.workers.faces.aio.reader import Reader
 from warren.workers.faces.replay import Replayed, Where
 from warren.workers.faces.topic_halves import LISTED, HalfMessage
 from warren.workers.faces.topic_holds import Hold
-from warren.workers.faces.topic_reader import RECONSUME_TIMES, Commit, Start
+from warren.workers.faces.topic_reader import POLL_S, RECONSUME_TIMES, SESSION_S, Commit, Start
 from warren.workers.faces.topic_reading import ReadResult, named
 from warren.workers.faces.topic_scans import ReadStatus
 from warren.workers.faces.topics import append_row, append_rows, check_rows, reader_of, turn_of
@@ -441,11 +441,14 @@ class Topic:
         *,
         damage: Literal["error", "skip"] = "error",
         max_reconsume_times: int = RECONSUME_TIMES,
+        session_timeout: float | None = SESSION_S,
+        max_poll_interval: float | None = POLL_S,
     ) -> Reader:
         """A reader of all queues, or a member of a group: as warren.Topic.reader. Use it with `async with`."""
         self._loop.enter()
         told = (group, start, tags, prefetch, commit, on_data_loss, damage, max_reconsume_times)
-        return Reader(self._loop, reader_of(self._topic, *told))
+        limits = (session_timeout, max_poll_interval)
+        return Reader(self._loop, reader_of(self._topic, *told, *limits))
 
     async def groups(self) -> list[dict[str, Any]]:
         """Its groups of readers: as warren.Topic.groups."""
