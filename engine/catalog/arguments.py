@@ -11,7 +11,8 @@
     max_priority            –     0 to 255: priorities above it count as it
     delivery_limit          –     a message that is returned after more deliveries is dropped (reason delivery_limit);
                                   0: at its first return
-    ack_timeout             s     a message that a program holds unacked for longer goes to another consumer
+    ack_timeout             s     a message that a program holds unacked for longer goes to another consumer; default:
+                                  none, with a single active consumer SINGLE_ACTIVE_ACK_TIMEOUT
     single_active_consumer  –     one consumer at a time gets all messages, the oldest
     exclusive               –     belongs to the client that declared it, and goes with it
     auto_delete             –     deleted after its last consumer has gone
@@ -48,6 +49,8 @@ SECONDS_MAX = 100 * 366 * 86400
 COUNT_MAX = (1 << 62) - 1
 #: below it a pause of a busy machine would count as a stuck consumer
 ACK_TIMEOUT_MIN = 0.1
+#: all other consumers wait for a single active one, so it is not waited for without end; as RabbitMQ's consumer_timeout
+SINGLE_ACTIVE_ACK_TIMEOUT = 1800.0
 DELIVERY_LIMIT_MAX = 65535
 
 
@@ -129,7 +132,7 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ack_timeout_ms(self) -> int:
         """0: none."""
-        return _milliseconds(self.ack_timeout)
+        return _milliseconds(ack_timeout_of(self.given()))
 
     @property
     def rejects_publish(self) -> bool:
@@ -148,6 +151,13 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PLAIN = QueueArguments()
+
+
+def ack_timeout_of(arguments: Mapping[str, Any]) -> float | None:
+    """The ack timeout that holds in a queue with these arguments (`given`), in seconds; None: there is none."""
+    default = SINGLE_ACTIVE_ACK_TIMEOUT if arguments.get("single_active_consumer") else None
+    found: float | None = arguments.get("ack_timeout", default)
+    return found
 
 
 def _milliseconds(seconds: float | None) -> int:

@@ -459,7 +459,7 @@ class Keeper:
         return control.Described(group.generation, told, owners, found)
 
     def _names(self, request: control.ListGroups) -> control.Names:
-        keys = {**self._groups, **self._offsets}
+        keys = {*(key for key, group in self._groups.items() if group.members), *self._offsets}
         names = sorted(name for topic, name in keys if topic == request.topic and name > request.after)
         room, taken = self.reply_bytes - _NAMES_MARGIN, 0
         for taken, name in enumerate(names):

@@ -22,6 +22,7 @@ import pytest
 
 import warren
 import warren.aio
+from warren.engine.catalog.arguments import QueueArguments
 
 from support.long import in_part
 from support.waiting import patience, wait_until
@@ -547,3 +548,40 @@ def test_it_is_an_argument_of_the_queue(node: warren.Node, name: str) -> None:
         node.queue(name, ack_timeout=31)
     with pytest.raises(warren.UsageError, match=r"argument ack_timeout=0.05: it must be a number of seconds from 0\.1"):
         node.queue(f"{name}-2", ack_timeout=0.05)
+
+
+def test_a_single_active_consumer_is_followed_by_another_when_its_process_is_stopped(
+    directory: Path, node: warren.Node, name: str
+) -> None:
+    node.queue(name, single_active_consumer=True, ack_timeout=SHORT_S)
+    context = multiprocessing.get_context("spawn")
+    mine, other = context.Pipe()
+    process = context.Process(target=hold, args=(directory, name, 1, 1, other))
+    with warren.attach(directory) as attached:
+        queue = attached.queue(name, create=False)
+        queue.put_many(BODIES[:3])
+        process.start()
+        try:
+            other.close()
+            assert mine.recv() == b"0"
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            found = take(queue, 3)
+            assert [message.body for message in found] == BODIES[:3]
+        finally:
+            process.kill()
+            process.join()
+            mine.close()
+
+
+def test_without_an_ack_timeout_a_single_active_consumer_has_half_an_hour(node: warren.Node, name: str) -> None:
+    """All others wait for it. Its client and its worker go by the same arguments."""
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 0),
+        ({"single_active_consumer": True}, 1800),
+        ({"single_active_consumer": True, "ack_timeout": 7200}, 7200),
+    ]
+    for arguments, timeout_s in cases:
+        queue = node.queue(f"{name}-{timeout_s}", **arguments)
+        assert queue._handle.ack_timeout == timeout_s
+        assert QueueArguments.of(name, arguments).ack_timeout_ms == 1000 * timeout_s

@@ -12,7 +12,7 @@ import pytest
 import warren
 import warren.aio
 
-from support.waiting import patience
+from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -96,5 +96,31 @@ def test_what_waits_hears_of_messages_and_of_its_end(directory: Path, topic: war
             assert [record async for record in reader] == []
             with pytest.raises(TypeError, match="event loop"):
                 pickle.dumps(reader)
+
+    asyncio.run(main())
+
+
+def test_who_did_not_call_for_too_long_is_told_once_and_goes_on(directory: Path, topic: warren.Topic) -> None:
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node:
+            mine = await node.topic(topic.name)
+            limits = {"session_timeout": None, "max_poll_interval": 1}
+            async with mine.reader(group="report", commit="manual", **limits) as reader:  # type: ignore[arg-type]
+                assert await reader.get_many(5, TIMEOUT)
+                await asyncio.to_thread(wait_until, alone, TIMEOUT, what="it is no member")
+                with pytest.raises(warren.SessionExpired, match="max_poll_interval is 1 s"):
+                    await reader.commit()
+                while not (found := await again(reader)):
+                    pass
+                assert {record.offset for record in found} == {0}
+
+    def alone() -> bool:
+        return topic.groups() == []
+
+    async def again(reader: warren.aio.Reader) -> list[warren.Record]:
+        try:
+            return await reader.get_many(1, TIMEOUT)
+        except warren.SessionExpired:  # a loaded machine
+            return []
 
     asyncio.run(main())

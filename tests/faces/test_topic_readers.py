@@ -17,6 +17,7 @@ import pytest
 
 import warren
 from warren.engine.topics import control
+from warren.workers.client.beats import beats
 from warren.workers.faces import topic_reader
 
 from support.real_node import RealNode
@@ -426,3 +427,91 @@ def test_wrong_arguments(topic: warren.Topic) -> None:
                 reader.get_many(1, timeout)  # type: ignore[arg-type]
         with pytest.raises(warren.UsageError, match="max"):
             reader.get_many(0)
+
+
+# -- who is silent -------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_did_not_call_for_too_long_is_told_once_and_goes_on(topic: warren.Topic) -> None:
+    with topic.reader("report", prefetch=5, session_timeout=None, max_poll_interval=1) as reader:
+        record = reader.get(TIMEOUT)
+        wait_until_alone(topic, "report")
+        with pytest.raises(warren.SessionExpired, match="max_poll_interval is 1 s"):
+            reader.get(TIMEOUT)
+        assert reader.fenced == 1
+        assert reader.assigned == []
+        reader.commit()  # of nothing: that what was handed out before is not done was told
+        assert offsets(topic, "report") == [-1] * QUEUES
+        with pytest.raises(warren.Fenced):
+            reader.commit(record)
+        taken = []
+        while len(taken) < QUEUES * MESSAGES:  # a loaded machine may take its queues again
+            try:
+                taken += take_many(reader)
+            except warren.SessionExpired:
+                taken = []
+        for queue in range(QUEUES):
+            assert [offset for of, offset in taken if of == queue] == list(range(MESSAGES))
+
+
+def wait_until_alone(topic: warren.Topic, group: str) -> None:
+    """The group has no members."""
+    wait_until(lambda: not any(row["members"] for row in topic.groups() if row["name"] == group), TIMEOUT)
+
+
+def take_many(reader: warren.Reader) -> list[tuple[int, int]]:
+    return [(record.queue, record.offset) for record in reader.get_many(1000, TIMEOUT)]
+
+
+def test_any_call_tells_it_and_close_ends_all_the_same(topic: warren.Topic) -> None:
+    for number, call in enumerate((warren.Reader.get_many, warren.Reader.commit, warren.Reader.lag)):
+        with topic.reader(f"report-{number}", commit="manual", max_poll_interval=1) as reader:
+            reader.get_many(3, TIMEOUT)
+            wait_until_alone(topic, f"report-{number}")
+            with pytest.raises(warren.SessionExpired, match="the next call joins the group again"):
+                call(reader)  # type: ignore[operator]
+            wait_until_alone(topic, f"report-{number}")
+        assert reader.closed
+
+
+def patient(topic: warren.Topic) -> warren.Reader:
+    return topic.reader("report", session_timeout=float("inf"), max_poll_interval=None)
+
+
+def test_who_waits_in_a_call_calls(topic: warren.Topic) -> None:
+    with ThreadPoolExecutor(1) as pool, patient(topic) as reader:
+        before = reader._calls
+        reader.beat()
+        assert reader._calls == before  # the process runs, and the program does something else
+        take_many(reader)
+        reader.seek(0, "latest")
+        while take_many_now(reader):
+            pass
+        waiting = pool.submit(reader.get)
+        wait_until(lambda: reader._inside, TIMEOUT, what="it waits")
+        for more in range(1, 4):
+            called = reader._calls
+            reader.beat()
+            assert reader._calls == called + 1, more
+        reader.close()
+        assert isinstance(waiting.exception(TIMEOUT), warren.ClosedError)
+
+
+def take_many_now(reader: warren.Reader) -> list[warren.Record]:
+    return reader.get_many(1000, 0)
+
+
+def test_who_beats_no_more_when_nobody_is_a_member(topic: warren.Topic) -> None:
+    with patient(topic), patient(topic):
+        assert any(thread.name == "warren-beats" for thread in threading.enumerate())
+    wait_until(lambda: beats()._thread is None, TIMEOUT, what="the thread has ended")
+
+
+@pytest.mark.parametrize("limit", ["session_timeout", "max_poll_interval"])
+def test_limits_are_of_a_group_and_long_enough(topic: warren.Topic, limit: str) -> None:
+    for wrong in (0.9, 0, -1, True, "1", float("nan")):
+        with pytest.raises(warren.UsageError, match=limit):
+            topic.reader("report", **{limit: wrong})  # type: ignore[arg-type]
+    with pytest.raises(warren.UsageError, match=f"{limit} is of a group"):
+        topic.reader(**{limit: 5.0})  # type: ignore[arg-type]
+    topic.reader("report", **{limit: 1}).close()  # type: ignore[arg-type]

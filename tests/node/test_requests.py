@@ -3,7 +3,9 @@
 Method: the supervisor's table without a node, and a control server with handlers of the test, asked over its socket.
 """
 
+import contextlib
 import selectors
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import pytest
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error, UsageError
+from warren.workers.node import control_server
 from warren.workers.node.control_server import ControlServer, Table
 from warren.workers.node.desk import Desk
 from warren.workers.node.supervisor import Supervisor
@@ -47,6 +50,7 @@ def served(path: Path, table: Table) -> Iterator[ControlClient]:
             while not ended.is_set():
                 for key, _events in selector.select(0.01):
                     key.data()
+                server.turn()
 
         thread = threading.Thread(target=loop)
         thread.start()
@@ -94,3 +98,35 @@ def test_a_defect_in_an_answer_is_no_wrong_field(tmp_path: Path) -> None:
             client.call("ping")
         assert not isinstance(caught.value, UsageError)
         assert client.call("note", text="it goes on") == {}
+
+
+def test_silent_connections_make_room_and_those_that_wait_for_an_answer_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process keeps its connections; so many of them shut nobody out."""
+    monkeypatch.setattr(control_server, "CONNECTIONS_MAX", 4)
+    answer = threading.Event()
+    came = threading.Event()
+
+    def status(_request: Any) -> Any:
+        came.set()
+        return lambda: {"done": True} if answer.is_set() else None
+
+    table: Table = {OPERATIONS["status"]: status, OPERATIONS["note"]: lambda _request: {}}
+    with contextlib.ExitStack() as open_ones, served(tmp_path / "data", table):
+        waiting = open_ones.enter_context(ControlClient(tmp_path / "data"))
+        found: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: found.append(waiting.call("status", timeout=600)))
+        thread.start()
+        assert came.wait(60)
+        first = open_ones.enter_context(ControlClient(tmp_path / "data"))
+        first.call("note", text="it has a connection")
+        for _ in range(10):
+            silent = open_ones.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            silent.connect(str(tmp_path / "data" / "control.sock"))
+            with ControlClient(tmp_path / "data") as fresh:
+                fresh.call("note", text="one more", timeout=60)
+        first.call("note", text="it has another one", timeout=60)
+        answer.set()
+        thread.join(60)
+        assert found == [{"done": True}]

@@ -39,6 +39,7 @@ from warren.engine import _core, errors
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog import metadata
+from warren.engine.catalog.arguments import ack_timeout_of
 from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.names import check_routing_key
 from warren.engine.catalog.node_directory import NodeDirectory
@@ -514,7 +515,7 @@ class Client:
                 self._older.add(found)  # its owner may wait with it still
             # what lay ready at a client would not count there, and pass the maximum
             made.exact = bool({"max_length", "max_length_bytes"} & queue.arguments.keys())
-            made.ack_timeout = float(queue.arguments.get("ack_timeout", 0.0))
+            made.ack_timeout = ack_timeout_of(queue.arguments) or 0.0
             self._handles[queue.id] = made
             # Under the lock of _reload: a queue that went since the caller looked is not waited for. When the catalog
             # has another version by now, the next call or the next slice of a wait reads it.

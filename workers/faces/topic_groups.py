@@ -32,7 +32,10 @@ def listed(reading: TopicReading) -> list[dict[str, Any]]:
         names, more = names + found.names, found.more
     rows = []
     for name in sorted({*names, *_with_topics(reading)}):
-        told = described(reading, name)
+        try:
+            told = described(reading, name)
+        except UsageError:  # its last reader left just now, and it has committed nothing
+            continue
         called = max((member["last_call_s"] for member in told["members"]), default=None)
         rows.append({"name": name, "members": len(told["members"]), "last_call_s": called, "lag": told["lag"]})
     return rows

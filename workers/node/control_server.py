@@ -1,7 +1,8 @@
 """The supervisor's side of the control protocol (workers/process/control.py): it listens, reads requests, and answers.
 
 It lives in the supervisor's selector loop and never blocks. A request is checked as a whole before its handler is
-called. A connection that sends nonsense is closed; it harms nobody else.
+called. A connection that sends nonsense is closed; it harms nobody else. When there are as many as can be, the one that
+was silent for longest makes room: whoever has it opens another with its next request.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ class _Connection:
         self.incoming = bytearray()
         self.outgoing = bytearray()
         self.later: tuple[str, Later] | None = None  #: operation whose answer is not there; the next ones wait for it
+        self.heard_at = time.monotonic()
+
+    def silent(self) -> bool:
+        """Nothing of it is being worked on, or waits to be read."""
+        if self.later is not None:
+            return False
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except OSError:  # BlockingIOError: nothing is there
+            return True
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """The complete requests that have come, up to one whose answer comes later. Raises ValueError on nonsense."""
@@ -178,7 +189,7 @@ class ControlServer:
             raise
         uid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
         known = access.group() != access.ALONE or uid in (0, os.geteuid())  # the socket's mode has let in a member
-        if not known or len(self._connections) >= CONNECTIONS_MAX:
+        if not known or not self._has_room():
             sock.close()
             return True
         sock.setblocking(False)
@@ -193,7 +204,19 @@ class ControlServer:
         self._connections.add(connection)
         return True
 
+    def _has_room(self) -> bool:
+        """For one more; who was silent for longest goes."""
+        if len(self._connections) < CONNECTIONS_MAX:
+            return True
+        by_silence = sorted(self._connections, key=lambda connection: connection.heard_at)
+        silent = next((connection for connection in by_silence if connection.silent()), None)
+        if silent is None:
+            return False
+        self._drop(silent)
+        return True
+
     def _ready(self, connection: _Connection) -> None:
+        connection.heard_at = time.monotonic()
         self._send(connection)
         if connection not in self._connections:
             return
