@@ -1243,11 +1243,11 @@ class TopicServer:
         memory for it. Raises OSError (no such row)."""
 
     def give_member(self, row: int, member: int, group: int, called: int, /) -> bool:
-        """A row is that of a member of a group of readers, who called last then; member 0: it is free. False: there is
-        no shared memory for it. Raises OSError (no such row)."""
+        """Give a row to a member of a group of readers, with the time of its last call; member 0 frees it. False:
+        shared memory is full. Raises OSError (no such row)."""
 
     def member(self, row: int, /) -> tuple[int, int]:
-        """What a member wrote into its row: beats and calls. Raises OSError (it is no row that was given)."""
+        """The beats and calls that a member wrote into its row. Raises OSError (the row was never given)."""
 
     def control_next(self) -> tuple[int, int, bytes] | None:
         """(slot, generation, request) of a client that waits for an answer."""

@@ -91,7 +91,7 @@
 #define WR_DENSE_TABLE_FREE 0
 #define WR_DENSE_TABLE_LIVE 1
 #define WR_DENSE_TABLE_TOMBSTONE 2
-#define WR_LAYOUT_HASH 0x6b23e04a6bfb9c41ull
+#define WR_LAYOUT_HASH 0xa4dc4b0343a7c0f8ull
 
 /* One delivered message, held until it is acked. Writer: the queue worker. It survives the worker and says who holds what. */
 typedef struct {
@@ -345,9 +345,9 @@ typedef struct {
 _Static_assert(sizeof(wr_topic_group_row) == 8, "wr_topic_group_row");
 _Static_assert(offsetof(wr_topic_group_row, stamp) == 0, "wr_topic_group_row.stamp");
 
-/* A member of a group of readers; behind the rows of groups. The worker sees by it that the member's process runs, and that it calls. */
+/* A member of a group of readers; these rows follow those of groups. The worker reads here whether the member's process runs, and calls. */
 typedef struct {
-    _Atomic uint64_t member; /* whose row it is; never comes again. 0: it is free, stored before another gets it (topic worker) */
+    _Atomic uint64_t member; /* the member that has the row: a number that is used once; 0: the row is free (topic worker) */
     _Atomic uint64_t group; /* digest of the group (group_rows.py) (topic worker) */
     _Atomic uint64_t called; /* when the worker saw its last call: nanoseconds of CLOCK_MONOTONIC (topic worker) */
     _Atomic uint64_t beats; /* rises every few seconds while the process runs (member) */

@@ -328,9 +328,9 @@ TOPIC_GROUP_ROW = Struct(
 TOPIC_MEMBER_ROW = Struct(
     "topic_member_row",
     64,
-    "A member of a group of readers; behind the rows of groups. The worker sees by it that the member's process runs, and that it calls.",
+    "A member of a group of readers; these rows follow those of groups. The worker reads here whether the member's process runs, and calls.",
     (
-        Field("member", 0, "a64", "whose row it is; never comes again. 0: it is free, stored before another gets it (topic worker)"),
+        Field("member", 0, "a64", "the member that has the row: a number that is used once; 0: the row is free (topic worker)"),
         Field("group", 8, "a64", "digest of the group (group_rows.py) (topic worker)"),
         Field("called", 16, "a64", "when the worker saw its last call: nanoseconds of CLOCK_MONOTONIC (topic worker)"),
         Field("beats", 24, "a64", "rises every few seconds while the process runs (member)"),
@@ -390,7 +390,7 @@ STRUCTS = (
     QUEUE_STATS,
 )
 
-#: where the rows of members begin in the region `trows`: behind the header, and the rows of topics and groups
+#: where the rows of members begin in the region `trows`, after the header and the rows of topics and groups
 TOPIC_MEMBERS_AT = (
     TOPIC_ROWS.size + PROTOCOL["TOPIC_ROWS_MAX"] * TOPIC_ROW.size + PROTOCOL["TOPIC_GROUPS_MAX"] * TOPIC_GROUP_ROW.size
 )

@@ -54,7 +54,7 @@ class SyncGroup(Request, tag="sync_group"):
 
 
 class CommitOffsets(Request, tag="commit_offsets"):
-    """A member has done what lies before these offsets: `Done`, durable. All counts, or nothing. `poll_s`: as of
+    """A member has done all messages before these offsets: `Done`, durable. All counts, or nothing. `poll_s`: as of
     SyncGroup, for a worker that does not know the member yet. Raises Fenced, SessionExpired.
     """
 

@@ -9,7 +9,7 @@ Invariants
   A commit names for each queue the generation in which it was given to the member, and counts only while the queue is
   still that member's: who lost a queue cannot step over its successor (`Fenced`).
   A queue has one owner at most, a member; each queue has one as soon as there are members and none is waited for.
-  Who was silent for too long (sessions.py) is no member any more, and is told so before it is one again.
+  A member that was silent for too long (sessions.py) is removed, and gets an error before it can join again.
   Members of a worker before this one are waited for (until `settled_at`): what they say they own is theirs, and nothing
   moves until then. Of two who say so the one with the higher generation is right.
 """
@@ -63,7 +63,7 @@ class Group:
 
     def __post_init__(self) -> None:
         self._members: dict[Member, None] = {}  # in the order in which they came
-        self._expired: dict[Member, str] = {}  # why, of those who have not said yet that they know
+        self._expired: dict[Member, str] = {}  # removed for silence, and why, until they join again
         self._settled = False
         self._places = [_Place() for _ in range(self.queues)]
         for queue, committed in self.offsets.items():
@@ -111,8 +111,8 @@ class Group:
         """
         if (why := self._expired.get(member)) is not None:
             raise SessionExpired(
-                f"this reader lost its queues: {why}. What it has not committed is handed out again, to whoever has "
-                "the queues now; the next call joins the group again"
+                f"this reader lost its queues: {why}. Messages that it has not committed are handed out again, by the "
+                "readers that have the queues now; the next call joins the group again"
             )
         lost = []
         for queue, generation, _offset in commits:
@@ -152,7 +152,7 @@ class Group:
         self._share(now)
 
     def expire(self, member: Member, why: str, now: float) -> None:
-        """A member was silent for too long: its queues are others', and it is told why with its next request."""
+        """Remove a member that was silent for too long. Its requests raise SessionExpired until it joins again."""
         self.leave(member, now)
         self._expired[member] = why
 

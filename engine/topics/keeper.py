@@ -6,7 +6,7 @@ after changes and after each SNAPSHOT_LOG_BYTES of log, whatever is in them.
 
     groups.py    one group: members, who has which queue, who is fenced
     group_rows.py   what members see of a change, in shared memory
-    sessions.py  what is seen of members: who was silent for too long
+    sessions.py  which members were silent for too long
     offsets.py   records and snapshot as bytes
     control.py   the requests
 
@@ -250,7 +250,7 @@ class Keeper:
         self._save(now)
 
     def _expire(self, now: float) -> None:
-        """Who was silent for too long has lost its queues."""
+        """Remove members that were silent for too long."""
         self._sessions.pass_time(now)
         for key, member, why in self._sessions.over():
             self._sessions.end(key, member)

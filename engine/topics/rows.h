@@ -3,7 +3,7 @@
  * wr_topic_group_row, one for each group of readers with members, and TOPIC_MEMBERS_MAX of wr_topic_member_row, one for each of those.
  *
  * One writer, the topic worker; readers in any process write `waiters`, and of their member's row `beats` and `calls`. The worker believes
- * nothing of it: whatever stands there, a member loses or keeps its own queues.
+ * nothing of it: a wrong value costs or keeps the member's own queues only.
  * Invariants
  *   A row is found by its key, looked for once. When its topic is deleted the key becomes 0 first, and the row may become another's
  *   later: who read a number looks at the key behind it (wr_topic_row_is). Ids of topics never come again, so neither do keys.
@@ -94,8 +94,8 @@ static inline wr_topic_member_row *wr_topic_member_row_at(const wr_topic_rows *r
     return (wr_topic_member_row *)((uintptr_t)rows + WR_TOPIC_MEMBERS_AT) + n;
 }
 
-/* The process of a member runs, and its program has called so often. Not into a row that is another's by now: who was stopped between the
- * look and the store lends that one a beat, which is no more than a look later. */
+/* The process of a member runs, and its program has made that many calls. A row that another member has by now is left alone. A process that
+ * was stopped between the check and the store gives that member one beat too many, which only delays its end. */
 static inline void wr_topic_member_beat(const wr_topic_rows *rows, uint32_t n, uint64_t member, uint64_t calls) {
     if (n >= WR_TOPIC_MEMBERS_MAX) return;
     wr_topic_member_row *row = wr_topic_member_row_at(rows, n);

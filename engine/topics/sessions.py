@@ -1,14 +1,15 @@
-"""Sessions of members of groups of readers: does a member's process run, and does its program call? By rows in shared
-memory that the members write (topics/rows.h); none of that wakes the worker.
+"""Sessions of members of groups of readers: does a member's process run, and does its program call? Members write that
+into rows in shared memory (topics/rows.h), which does not wake the worker.
 
-A process that is not seen for its member's `session_s`, or a program that has not called for its `poll_s`, loses the
-member's queues (groups.py: `expire`).
+A member loses its queues (groups.py: `expire`) when its process does not beat for `session_s`, or its program does not
+call for `poll_s`.
 
 Invariants
-  Time is the worker's own, and passes while it serves: what it slept through (a worker that was stopped, a suspended
-  machine) counts for nobody. So a member has had all of its time, and never less.
-  A member is seen by its requests, too. One without a row (there are TOPIC_MEMBERS_MAX, and shared memory may be full)
-  is seen by these alone: then `session_s` does not count, and it asks by the clock (client/group_member.py).
+  Time passes only while the worker serves: a stop of the worker, or of the machine, counts for no member. So a member
+  always has its full time.
+  A request counts as a beat and as a call. A member without a row (there are TOPIC_MEMBERS_MAX, and shared memory may
+  be full) is judged by its requests alone: `session_s` does not count then, and it asks once a second
+  (client/group_member.py).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ STEP_S = 1.0
 
 
 class Rows(Protocol):
-    """Who has the rows (_core.TopicServer)."""
+    """The owner of the rows (_core.TopicServer)."""
 
     def give_member(self, row: int, member: int, group: int, called: int, /) -> bool:
-        """False: there is no memory for it."""
+        """False: shared memory is full."""
 
     def member(self, row: int, /) -> tuple[int, int]:
         """Beats and calls of a row that was given."""
@@ -77,7 +78,7 @@ class Sessions:
             self._show(session)
 
     def begin(self, key: Key, member: Member, session_s: float | None, poll_s: float | None) -> tuple[int, int]:
-        """A member is there, and has these limits now. Its row (NO_ROW: it has none), and its number there."""
+        """A member has joined, or has new limits. Returns its row (NO_ROW: none is free), and its number there."""
         session = self._sessions.get((key, member))
         if session is None:
             self._drawn += 1
@@ -90,14 +91,14 @@ class Sessions:
         return session.row, session.number
 
     def end(self, key: Key, member: Member) -> None:
-        """It is no member any more."""
+        """The member has left."""
         session = self._sessions.pop((key, member), None)
         if session is not None and session.row != NO_ROW:
             self.rows.give_member(session.row, 0, 0, 0)
             self._free.append(session.row)
 
     def keep(self, slots: set[tuple[int, int]]) -> None:
-        """Members are gone whose clients are not among these (slot, generation)."""
+        """End the sessions of all clients but these (slot, generation)."""
         for key, member in list(self._sessions):
             if (member.slot, member.generation) not in slots:
                 self.end(key, member)
@@ -114,7 +115,7 @@ class Sessions:
         return 0.0 if session is None else self.clock - session.called_at
 
     def over(self) -> list[tuple[Key, Member, str]]:
-        """Look at all rows: who has exceeded a limit, and which, as its reader is told."""
+        """Read all rows. Returns the members that exceeded a limit, each with a text for its reader."""
         found = []
         for (key, member), session in self._sessions.items():
             self._look(session)
@@ -145,7 +146,7 @@ class Sessions:
             self._free.append(row)
             session.row = NO_ROW
             return
-        session.beats, session.calls = self.rows.member(row)  # what another one left there
+        session.beats, session.calls = self.rows.member(row)  # left there by another member
 
     def _show(self, session: _Session) -> bool:
         return session.row == NO_ROW or self.rows.give_member(

@@ -46,7 +46,7 @@ typedef struct wr_topic_worker {
     uint64_t messages_n;       /* at begin, of all topics */
     uint32_t *free_rows, free_rows_n, rows_n, rows_ready; /* free ones; ever used; those that have memory */
     bool groups_ready;         /* so have the rows of groups */
-    uint32_t members_ready;    /* and so many of members */
+    uint32_t members_ready;    /* rows of members that have memory */
     uint64_t seen_slots_version, seen_catalog_version;
     uint32_t offered;          /* events that are being handled: not told again */
     bool failed_told;
@@ -64,9 +64,9 @@ int wr_topic_worker_drop(wr_topic_worker *w, uint32_t id); /* ENOENT; ENOMEM */
 
 /* The row of a group of readers of a topic has another stamp; 0: it is no group's any more. ENOMEM of shared memory; EINVAL: no such row. */
 int wr_topic_worker_tell_group(wr_topic_worker *w, uint32_t row, uint32_t topic, uint64_t stamp);
-/* The row is a member's of a group, who called last at that time; member 0: it is free. ENOMEM of shared memory; EINVAL: no such row. */
+/* Give a row to a member of a group, with the time of its last call; member 0 frees it. ENOMEM: shared memory is full; EINVAL: no such row. */
 int wr_topic_worker_give_member(wr_topic_worker *w, uint32_t row, uint64_t member, uint64_t group, uint64_t called);
-/* What a member wrote into its row. EINVAL: it has none. */
+/* The counters that a member wrote into its row. EINVAL: no such row. */
 int wr_topic_worker_member(const wr_topic_worker *w, uint32_t row, uint64_t *beats, uint64_t *calls);
 /* Retention: as wr_dispatcher_retain. ENOENT: there is no such topic. */
 int wr_topic_worker_retain(wr_topic_worker *w, uint32_t id, const uint64_t *minima, uint32_t queues_n, uint64_t *ticket);

@@ -212,3 +212,34 @@ def test_the_active_consumer_stays_so_over_kills_of_the_worker(two: GatewayNode,
         here.send("basic.ack", delivery=second["delivery"])
         assert second["delivery"] == 2 * turn + 2
     there.call("queue.delete", queue="steady")
+
+
+@pytest.mark.parametrize("gateways", [(0, 0), (0, 1)], ids=["one gateway", "two"])
+def test_a_channel_that_never_acks_loses_its_place_as_the_active_consumer(
+    two: GatewayNode, gateways: tuple[int, int]
+) -> None:
+    """With RabbitMQ's code and text; what it held comes to the next consumer, before what was never delivered."""
+    queue = f"stuck-{gateways[1]}"
+    wires = [wire_at(two, number) for number in gateways]
+    stuck, following = (wire.channel() for wire in wires)
+    with warren.attach(two.directory) as node:
+        node.queue(queue, single_active_consumer=True, ack_timeout=3).put_many([b"0", b"1", b"2"])
+        stuck.call("basic.qos", count=2)
+        assert consumes(stuck, queue) == ""
+        assert len(stuck.deliveries(2)) == 2
+        assert consumes(following, queue) == ""
+        closed = stuck.expect("channel.close", patience=60)
+        assert closed is not None
+        assert closed["code"] == 406
+        assert "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out" in closed["text"]
+        assert "Timeout value used: 3000 ms" in closed["text"]
+        found = []
+        while len(set(found)) < 3:
+            (delivery,) = following.deliveries()
+            following.send("basic.ack", delivery=delivery["delivery"])
+            found.append(delivery.body)
+        assert sorted(set(found)) == [b"0", b"1", b"2"]
+        assert found[0] == b"0"
+        node.delete_queue(queue)
+    for wire in wires:
+        wire.close()

@@ -107,7 +107,7 @@ def test_who_did_not_call_for_too_long_is_told_once_and_goes_on(directory: Path,
             limits = {"session_timeout": None, "max_poll_interval": 1}
             async with mine.reader(group="report", commit="manual", **limits) as reader:  # type: ignore[arg-type]
                 assert await reader.get_many(5, TIMEOUT)
-                await asyncio.to_thread(wait_until, alone, TIMEOUT, what="it is no member")
+                await asyncio.to_thread(wait_until, alone, TIMEOUT, what="its session has ended")
                 with pytest.raises(warren.SessionExpired, match="max_poll_interval is 1 s"):
                     await reader.commit()
                 while not (found := await again(reader)):

@@ -429,7 +429,7 @@ def test_wrong_arguments(topic: warren.Topic) -> None:
             reader.get_many(0)
 
 
-# -- who is silent -------------------------------------------------------------------------------------------------
+# -- silent readers ------------------------------------------------------------------------------------------------
 
 
 def test_a_program_that_did_not_call_for_too_long_is_told_once_and_goes_on(topic: warren.Topic) -> None:
@@ -440,7 +440,7 @@ def test_a_program_that_did_not_call_for_too_long_is_told_once_and_goes_on(topic
             reader.get(TIMEOUT)
         assert reader.fenced == 1
         assert reader.assigned == []
-        reader.commit()  # of nothing: that what was handed out before is not done was told
+        reader.commit()  # nothing: SessionExpired was the error for these messages
         assert offsets(topic, "report") == [-1] * QUEUES
         with pytest.raises(warren.Fenced):
             reader.commit(record)

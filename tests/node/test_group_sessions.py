@@ -141,7 +141,7 @@ def test_who_is_silent_is_followed_by_another(topic: warren.Topic, asked: Callab
     with topic.reader("report", commit="manual", session_timeout=None, max_poll_interval=None) as reader:
         found = all_of_it(reader, QUEUES * MESSAGES)
         assert reader.assigned == list(range(QUEUES))
-        for queue in range(QUEUES):  # all of it comes again, in order
+        for queue in range(QUEUES):  # all messages are delivered again, in order
             assert [record.offset for record in found if record.queue == queue] == list(range(MESSAGES))
         reader.commit(next(record for record in found if record.offset == 3 and record.queue == 0))
         before = committed(topic)
@@ -158,7 +158,7 @@ def test_who_is_silent_is_followed_by_another(topic: warren.Topic, asked: Callab
 
 
 def test_what_is_tried_again_is_not_held_either(topic: warren.Topic, asked: Callable[..., Asked]) -> None:
-    """A member has queues of the retry topic, too, by a member of its own; both are told of as one."""
+    """A reader is a member of its retry topic, too. One error is raised for both."""
     one = asked(session_timeout=1, max_poll_interval=None)
     assert one.takes()
     while isinstance(one.ask("retry"), tuple):

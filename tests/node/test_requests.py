@@ -103,7 +103,7 @@ def test_a_defect_in_an_answer_is_no_wrong_field(tmp_path: Path) -> None:
 def test_silent_connections_make_room_and_those_that_wait_for_an_answer_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped process keeps its connections; so many of them shut nobody out."""
+    """A stopped process keeps its connections. They must not keep others out."""
     monkeypatch.setattr(control_server, "CONNECTIONS_MAX", 4)
     answer = threading.Event()
     came = threading.Event()

@@ -156,6 +156,6 @@ def test_the_next_worker_has_other_stamps(node: TopicNode) -> None:
 def test_a_watch_wants_the_whole_region() -> None:
     with pytest.raises(ValueError, match="too small"):
         _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES - 1), 0, 1, 0, 1)
-    watch = _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES), NOWHERE, 1, NOWHERE, 1)  # no row: it hears of nothing
+    watch = _core.TopicWatch(bytearray(TOPIC_ROWS_BYTES), NOWHERE, 1, NOWHERE, 1)  # without a row nothing changes
     assert not watch.changed()
     watch.beat(1)

@@ -135,6 +135,16 @@ class Channel:
         if self.reply_name is not None:
             self.declarations.drop_reply_queue(self.reply_name)
 
+    def end_if_late(self, tap: Tap) -> None:
+        """Close it if it holds a message of this tap that went back because the ack timeout of its queue ran out."""
+        held = self.unacked.first_of(tap)
+        if held is not None and held.timed_out and not self.over:
+            timeout_ms = round(1000 * tap.handle.ack_timeout)
+            text = f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms"
+            self.connection.tenants[self.number].fail(
+                ChannelFault(406, f"{text}. The argument ack_timeout of the queue sets it")
+            )
+
     def facts(self) -> dict[str, Any]:
         """What there is to say of it to people."""
         return {

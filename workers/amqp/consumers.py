@@ -236,6 +236,13 @@ class Unacked:
                     self._firsts.insert(at, tag)
                 self.count += 1
 
+    def first_of(self, tap: Tap) -> Delivery | None:
+        """The oldest message that came by a tap as it is now."""
+        for run in self._runs:
+            if run.tap is tap and run.generation == tap.generation:
+                return next((item for item in run.items if item is not None), None)
+        return None
+
     @property
     def taps(self) -> set[Tap]:
         """The taps that something of it came by."""

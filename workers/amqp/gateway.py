@@ -232,6 +232,7 @@ class Gateway:
                     self.end(described(ending, self.path))
                 self._look_for_company(superblock, now)
                 self.taps.tell_full()
+                self.taps.end_late()
                 if self.users.refresh():
                     self._users_changed()
             except OSError as error:  # messages and questions have some, too: it is looked again

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warren.engine.config import Settings
 from warren.workers.amqp.backlog import Backlog, Kept
-from warren.workers.amqp.faults import ConnectionFault, Fault
+from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
 from warren.workers.amqp.peers import Peer
 from warren.workers.amqp.users import User, Users
 
@@ -63,6 +63,7 @@ class Tenant(Protocol):
     def over(self) -> bool: ...
     @property
     def published(self) -> int: ...
+    def fail(self, fault: ChannelFault, method: int = 0) -> None: ...
 
 
 class Link(Protocol):

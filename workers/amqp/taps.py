@@ -631,6 +631,16 @@ class Taps:
             tap.reconsider()
         self._look_pause = max(PAUSE_S, LOOK_SHARE * (time.monotonic() - began))
 
+    def end_late(self) -> None:
+        """Close channels whose consumer is the only one, a single active or an exclusive one, and holds a message for
+        longer than the queue's ack timeout: others wait for them.
+        """
+        for tap in list(self._taps.values()):
+            if tap.handle.usable and tap.handle.ack_timeout:
+                for one in list(tap.consumers):
+                    if tap.single or one.exclusive:
+                        one.channel.end_if_late(tap)
+
     def tell_full(self) -> None:
         """Say in the log, once, which consumers hold all they may and ack nothing, while messages wait for them."""
         now = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 from typing import Any
 
@@ -15,7 +16,9 @@ from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.attached import ANSWER, attached, awaited
 from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, leads_to, not_bound, values_of
+from warren.workers.cli.inspect import attach
 from warren.workers.cli.node import kind
+from warren.workers.cli.queue_holders import holders
 from warren.workers.process.control import ControlClient
 
 DIRECTORY = click.argument("directory", metavar="DIR")
@@ -197,7 +200,9 @@ def _not_there(directory: str, name: str) -> QueueNotFound:
 @NAME
 @JSON
 def show_queue(directory: str, name: str, as_json: bool) -> None:
-    """Show everything about one queue: arguments, counters, bindings, subscriptions, waiting dead letters."""
+    """Show everything about one queue: arguments, counters, clients that hold unacked messages, bindings,
+    subscriptions, waiting dead letters.
+    """
     output.check_seen()
     with _asking(directory) as client:
         report = client.call("status", pattern=glob.escape(name))
@@ -205,6 +210,8 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
     found = next((item for item in report["queues"] if item["name"] == name), None)
     if found is None:
         raise _not_there(directory, name)
+    with contextlib.closing(attach(directory)) as superblock:
+        found["holders"] = holders(superblock, found["id"], found["worker"])
     found["bindings"] = bindings
     found["subscriptions"] = report["subscriptions"]
     found["dead_letters"] = next(iter(report["dead_letters"]), None)
@@ -216,6 +223,11 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
             print("arguments:" + ("" if value else " none"))
             for argument, set_to in value.items():
                 print(f"  {argument} = {output.escaped(set_to)}")
+        elif key == "holders":
+            for item in value:
+                alone = ", and consumes alone" if item["alone"] else ""
+                who = f"{output.escaped(item['client'])} (process {item['pid']})"
+                print(f"held by {who}: {counted(item['unacked'], 'message')}{alone}")
         elif key == "bindings":
             for item in value:
                 print(f"bound to {item['exchange']} with {bound(item)}")

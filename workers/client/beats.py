@@ -1,9 +1,9 @@
-"""The thread by which members of groups of readers say that this process runs: a store in shared memory every few
-seconds for each (engine/topics/sessions.py sees it), and nothing else.
+"""The thread that shows that this process runs: every few seconds it stores a beat in shared memory for each member of
+a group of readers (engine/topics/sessions.py reads it).
 
 Invariants
-  It beats while there is a member, and waits on nothing but its own clock: a program that hangs does not stop it.
-  Who beats is held weakly. A child of fork has no members, and no thread.
+  The thread runs while there is a member, and waits for nothing but its own clock: a program that hangs does not stop
+  it. Members are held weakly. A child of fork has neither members nor the thread.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from warren.engine.errors import SystemLimit
 
 #: between two beats at most, as in Kafka
 BEAT_S = 3.0
-#: so many beats go into the shortest time after which somebody is given up
+#: beats in the shortest limit of a member
 PER_LIMIT = 4
-_NO_THREAD = "the system has no thread more, and a reader of a group needs one: see `ulimit -u` and the pids limit"
+_NO_THREAD = "a reader of a group needs a thread, and the system has none left: see `ulimit -u` and the pids limit"
 
 
 class Beating(Protocol):
@@ -37,7 +37,7 @@ def beat_s_of(*limits: float | None) -> float:
 
 
 class Beats:
-    """Who beats in this process."""
+    """All members that beat in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """A reader of a topic: messages of its queues, one after the other, and how far it is done with them.
 
     client/group_member.py   what it asks the topic worker, as a member of a group
-    client/beats.py          the thread that says that its process runs
+    client/beats.py          the thread that shows that its process runs
     faces/topic_reading.py   where messages come from; no server is asked for them
     faces/group_places.py    of each queue, how far it is handed out, done and committed
     faces/topic_retries.py   messages that the group could not handle, and that come again
@@ -17,7 +17,7 @@ Invariants
   committed before its first message is handed out, unless it begins with the first that is there.
   Nothing is handed out of a queue that is to be given back.
   One thread is inside at a time, in the process that made the reader. `close` may come from any thread.
-  Who was silent for too long hears that once (SessionExpired), has no queues then, and joins again with the next call.
+  A reader that was silent for too long raises SessionExpired once, has no queues then, and joins with its next call.
 Crash points: what was handed out and not committed is handed out again, to whoever has the queue next.
 """
 
@@ -91,7 +91,7 @@ PREFETCH_MAX = 1 << 20
 #: how often a message comes again before it is given up, as in RocketMQ
 RECONSUME_TIMES = 16
 RECONSUME_TIMES_MAX = 10_000
-#: how long the process of a reader of a group may stand still, and its program do without a call, as in Kafka
+#: defaults of session_timeout and max_poll_interval, as in Kafka
 SESSION_S, POLL_S = 45.0, 300.0
 LIMIT_MIN_S = 1.0
 #: changes of the group that one call follows before it goes on
@@ -398,7 +398,7 @@ class Reader:
             retries.beat(calls)
 
     def _expired(self) -> None:
-        """Its queues are others', and the program is told so."""
+        """Drop all queues: others have them, and the caller raises that."""
         for place in self._places.all():
             self._drop_batch(place)
             self._lose(place)

@@ -1,8 +1,8 @@
 """The supervisor's side of the control protocol (workers/process/control.py): it listens, reads requests, and answers.
 
 It lives in the supervisor's selector loop and never blocks. A request is checked as a whole before its handler is
-called. A connection that sends nonsense is closed; it harms nobody else. When there are as many as can be, the one that
-was silent for longest makes room: whoever has it opens another with its next request.
+called. A connection that sends nonsense is closed; it harms nobody else. When there are CONNECTIONS_MAX, a new one
+replaces the one that was silent for longest; its client opens another with its next request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Connection:
         self.heard_at = time.monotonic()
 
     def silent(self) -> bool:
-        """Nothing of it is being worked on, or waits to be read."""
+        """No request of it is being answered, or waits to be read."""
         if self.later is not None:
             return False
         try:
@@ -205,7 +205,7 @@ class ControlServer:
         return True
 
     def _has_room(self) -> bool:
-        """For one more; who was silent for longest goes."""
+        """Whether there is room for one more; if not, the connection that was silent for longest is closed."""
         if len(self._connections) < CONNECTIONS_MAX:
             return True
         by_silence = sorted(self._connections, key=lambda connection: connection.heard_at)

@@ -1,5 +1,5 @@
-"""What `warren status` tells of groups of readers: their lag, by the snapshot of what they have committed, and how long
-ago their members called, by the rows in shared memory.
+"""Groups of readers in `warren status`: their lag, by the snapshot of committed offsets, and the age of their members'
+last calls, by the rows in shared memory.
 
 Nobody is asked. The snapshot is written within about a second after a change (engine/topics/keeper.py), so a lag is of
 a moment ago; `topic.group()` asks the worker. A snapshot that is missing or damaged tells of no groups: the worker says
