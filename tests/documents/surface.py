@@ -163,7 +163,9 @@ async def appending_awaited(node: warren.aio.Node, later: bool) -> None:
 
 
 def reading_in_a_group(topic: warren.Topic) -> None:
-    with topic.reader("g", tags=["a"], commit="manual", on_data_loss="skip", damage="skip") as reader:
+    with topic.reader(
+        "g", tags=["a"], commit="manual", on_data_loss="skip", damage="skip", session_timeout=None
+    ) as reader:
         assert_type(reader, warren.Reader)
         assert_type(reader.get(1.0), warren.Record)
         assert_type(reader.get_many(10, timeout=None), list[warren.Record])
@@ -180,7 +182,7 @@ def reading_in_a_group(topic: warren.Topic) -> None:
 
 
 async def reading_in_a_group_awaited(topic: warren.aio.Topic) -> None:
-    async with topic.reader("g", start="latest") as reader:
+    async with topic.reader("g", start="latest", max_poll_interval=60) as reader:
         assert_type(reader, warren.aio.Reader)
         assert_type(await reader.get(), warren.Record)
         async for record in reader:
