@@ -1023,9 +1023,12 @@ class QueueHandle:
         /,
     ) -> Confirm | None: ...
     exact: bool
+    """The worker is never asked for more than somebody waits for."""
+    @property
+    def nacked(self) -> bool:
+        """A message went back since the last get: it is the next one."""
     #: of the queue, in seconds; 0: none. Set before the handle is used
     ack_timeout: float
-    """The worker is never asked for more than somebody waits for."""
     def get(self, timeout: float | None, ahead: bool = True, woken: int = 0, /) -> Delivery | None:
         """The next message; None if none came. `woken`, read before: a wake() since then ends a wait, too."""
 
@@ -1056,7 +1059,12 @@ class QueueHandle:
         """Consume with `window` messages ahead, and at most `unacked` in hand and ahead."""
 
     def take_back(self) -> int | bool | None:
-        """Who adapts asks for no more, and stays a consumer: as `stop`."""
+        """Who consumes asks for no more, and stays a consumer: as `stop`. With a prefetch one message may come still,
+        if nothing is held here, and the next poll asks for more again.
+        """
+
+    def ask(self) -> bool:
+        """What `begin` was given is told to the worker, if it does not know; False: no room to say so now."""
 
     @property
     def still(self) -> bool:
@@ -1361,7 +1369,7 @@ class QueueEngine:
         self,
         queue: int,
         *,
-        message_ttl_ms: int = 0,
+        message_ttl_ms: int | None = None,
         max_length: int | None = None,
         max_length_bytes: int | None = None,
         deduplication_ms: int = 0,

@@ -72,9 +72,15 @@ int wr_credit_ahead(HandleObject *h, wr_condition *blocked) {
 int wr_credit_take_back(HandleObject *h, wr_condition *blocked) {
     ClientObject *c = h->client;
     wr_client_consumer *consumer = &h->consumer;
-    /* nothing came since: who has asked waits */
-    if (!h->adapts || h->prefetch || !consumer->announced || !coming(consumer) || !consumer->popped) return 0;
-    int error = wr_attachment_credit(&c->a, consumer, consumer->popped, h->unacked_max, blocked);
+    if (!consumer->announced) return 0;
+    int error;
+    if (h->prefetch) { /* one is the least that can be said */
+        error = wr_attachment_credit(&c->a, consumer, 0, 1, blocked);
+    } else {
+        /* nothing came since: who has asked waits */
+        if (!h->adapts || !coming(consumer) || !consumer->popped) return 0;
+        error = wr_attachment_credit(&c->a, consumer, consumer->popped, h->unacked_max, blocked);
+    }
     if (error) return error;
     wr_port_submit(&c->a.port, h->server);
     h->cancelled = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->tail, memory_order_relaxed);

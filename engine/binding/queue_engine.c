@@ -297,27 +297,26 @@ static PyObject *engine_set_policy(PyObject *self, PyObject *args, PyObject *kwa
     static char *names[] = {"queue", "message_ttl_ms", "max_length", "max_length_bytes", "deduplication_ms", "delivery_limit",
                             "dead_letters", "max_priority", "reject_publish", "single_active", "refused_die", NULL};
     unsigned int id, dead_letters = 0, max_priority = 0;
-    unsigned long long message_ttl_ms = 0, deduplication_ms = 0;
-    PyObject *max_length = NULL, *max_bytes = NULL, *delivery_limit = NULL;
+    unsigned long long deduplication_ms = 0;
+    PyObject *message_ttl = NULL, *max_length = NULL, *max_bytes = NULL, *delivery_limit = NULL;
     wr_policy_options options = {0};
     uint64_t deliveries = 0;
     int reject_publish = 0, single_active = 0, refused_die = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$KOOKOIIppp", names, &id, &message_ttl_ms, &max_length, &max_bytes,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|$OOOKOIIppp", names, &id, &message_ttl, &max_length, &max_bytes,
                                      &deduplication_ms, &delivery_limit, &dead_letters, &max_priority, &reject_publish, &single_active,
                                      &refused_die))
         return NULL;
     wr_queue_engine *e = engine_of(self);
     wr_queue *q = e ? queue_of(e, id) : NULL;
     if (!q) return NULL;
-    uint64_t times = message_ttl_ms | deduplication_ms;
-    if (times >> WR_TIME_BITS || max_priority > WR_PRIORITY_MAX || dead_letters == id)
+    if (deduplication_ms >> WR_TIME_BITS || max_priority > WR_PRIORITY_MAX || dead_letters == id)
         return PyErr_Format(PyExc_ValueError, "queue %u: no policy has such a time, priority or companion", id);
-    if (!limit_of(max_length, UINT64_MAX, &options.has_max_length, &options.max_length) ||
+    if (!limit_of(message_ttl, (1ull << WR_TIME_BITS) - 1, &options.has_message_ttl, &options.message_ttl_ms) ||
+        !limit_of(max_length, UINT64_MAX, &options.has_max_length, &options.max_length) ||
         !limit_of(max_bytes, UINT64_MAX, &options.has_max_bytes, &options.max_length_bytes) ||
         !limit_of(delivery_limit, UINT32_MAX, &options.has_delivery_limit, &deliveries))
         return NULL;
     options.delivery_limit = (uint32_t)deliveries;
-    options.message_ttl_ms = message_ttl_ms;
     options.deduplication_ms = deduplication_ms;
     options.dead_letters = dead_letters;
     options.max_priority = max_priority;

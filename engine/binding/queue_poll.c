@@ -87,7 +87,7 @@ PyObject *wr_handle_stop(PyObject *op, PyObject *unused) {
     (void)unused;
     if (wr_handle_enter(h)) return NULL;
     h->prefetch = 0;
-    h->adapts = false;
+    h->adapts = h->nacked = false;
     h->window = 1;
     h->last_ns = 0;
     uint64_t sequence;
@@ -129,7 +129,7 @@ PyObject *wr_handle_adapt(PyObject *op, PyObject *const *args, Py_ssize_t given)
     Py_RETURN_NONE;
 }
 
-/* take_back(): who adapts asks for no more, and stays a consumer. As stop(). */
+/* take_back(): who consumes asks for no more, and stays a consumer. As stop(). */
 PyObject *wr_handle_take_back(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;
@@ -138,6 +138,19 @@ PyObject *wr_handle_take_back(PyObject *op, PyObject *unused) {
     if (h->registered && wr_credit_take_back(h, &blocked)) Py_RETURN_FALSE;
     if (atomic_load_explicit(&wr_attachment_link(&h->client->a, h->server)->processed, memory_order_acquire) >= h->cancelled) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(h->cancelled - 1);
+}
+
+/* ask(): what begin() was given is told to the worker, if it does not know. False: there is no room to say so now. */
+PyObject *wr_handle_ask(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    wr_condition blocked;
+    wr_client_consumer *consumer = &h->consumer;
+    if (!h->registered || !h->prefetch || (consumer->announced && consumer->prefetch == h->prefetch)) Py_RETURN_TRUE;
+    if (wr_attachment_credit(&h->client->a, consumer, 0, h->prefetch, &blocked)) Py_RETURN_FALSE;
+    wr_port_submit(&h->client->a.port, h->server);
+    Py_RETURN_TRUE;
 }
 
 /* give_back(keep=0): what lies here and was not handed out returns to its place in the queue, the last first, but for

@@ -1,9 +1,10 @@
 """What a queue may be declared with besides its name and durability: names, units, limits. Pure rules.
 
-    message_ttl             s     a message that was ready for so long is dropped, or dead-lettered (reason expired)
+    message_ttl             s     a message that was ready for so long is dropped, or dead-lettered (reason expired);
+                                  0: unless a consumer waits for it when it comes
     expires                 s     the queue is deleted when nobody used it for so long
     max_length              –     ready messages at most; 0: none waits, what no consumer takes at once goes
-    max_length_bytes        B     bytes of ready messages at most
+    max_length_bytes        B     bytes of the bodies of ready messages at most
     overflow                –     what happens above the maximum: "drop-head" (default), "reject-publish", or
                                   "reject-publish-dlx": what is refused goes to the dead_letter_exchange, too
     dead_letter_exchange    –     where messages go that are rejected, expired, dropped or delivered too often
@@ -21,7 +22,7 @@
 Invariants
   What is stored is `given()`: values that differ from the default, in one type each. So a declaration that says a
   default aloud is the same as one that leaves it out.
-  Times are stored in seconds and used in milliseconds; they are at least one of them.
+  Times are stored in seconds and used in milliseconds; they are at least one of them, but for message_ttl 0.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
 #: those that refuse what is above the maximum
 REFUSING = ("reject-publish", "reject-publish-dlx")
+#: those that say something when they are 0
+ZERO_COUNTS = ("message_ttl", "max_length", "max_length_bytes", "delivery_limit")
 PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
 #: catalogs of format versions before 5 have no higher one
 PRIORITY_MAX_BEFORE = 9
@@ -120,9 +123,9 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     # -- in the units of the engine -----------------------------------------------------------------------------
 
     @property
-    def message_ttl_ms(self) -> int:
-        """0: none."""
-        return _milliseconds(self.message_ttl)
+    def message_ttl_ms(self) -> int | None:
+        """0: a message ends at once, unless a consumer waits for it; None: none."""
+        return None if self.message_ttl is None else _milliseconds(self.message_ttl)
 
     @property
     def deduplication_window_ms(self) -> int:
@@ -161,7 +164,7 @@ def ack_timeout_of(arguments: Mapping[str, Any]) -> float | None:
 
 
 def _milliseconds(seconds: float | None) -> int:
-    return 0 if seconds is None else max(1, round(seconds * 1000))
+    return max(1, round(seconds * 1000)) if seconds else 0
 
 
 def _seconds_from(least: float) -> Callable[[Any], float]:
@@ -224,7 +227,7 @@ class QueueOptions(TypedDict, total=False):
     None is as good as left out.
     """
 
-    message_ttl: Annotated[float | None, _seconds]
+    message_ttl: Annotated[float | None, _seconds_from(0)]
     expires: Annotated[float | None, _seconds]
     max_length: Annotated[int | None, _whole(0, COUNT_MAX)]
     max_length_bytes: Annotated[int | None, _whole(0, COUNT_MAX)]

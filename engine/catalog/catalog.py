@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from warren.engine.catalog import group_topics, topics
-from warren.engine.catalog.arguments import PRIORITY_MAX_BEFORE, QueueArguments
+from warren.engine.catalog.arguments import PRIORITY_MAX_BEFORE, ZERO_COUNTS, QueueArguments
 from warren.engine.catalog.exchanges import (
     DEFAULT_EXCHANGES,
     EXCHANGE_TYPES,
@@ -351,7 +351,7 @@ class Catalog:
                 item.origin
                 or item.arguments.get("max_priority", 0) > PRIORITY_MAX_BEFORE
                 or item.arguments.get("overflow") == "reject-publish-dlx"
-                or 0 in (item.arguments.get(name) for name in ("max_length", "max_length_bytes", "delivery_limit"))
+                or 0 in (item.arguments.get(name) for name in ZERO_COUNTS)
                 for item in self.queues.values()
             )
             or any(item.by_name or item.origin for item in self.topics.values())

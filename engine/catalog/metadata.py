@@ -42,6 +42,7 @@ PRIORITY_MAX = PROTOCOL["PRIORITY_MAX"]
 PRIORITY_SHIFT = PROTOCOL["PRIORITY_SHIFT"]
 KEY_BYTES = PROTOCOL["KEY_BYTES"]
 _TIME_MAX = (1 << PROTOCOL["TIME_BITS"]) - 1
+_AT_ONCE = PROTOCOL["EXPIRES_AT_ONCE"]
 _TEXTS = (
     "content_type",
     "content_encoding",
@@ -366,7 +367,7 @@ def options(
             due = now + 1 + wait
         if ttl is not None:
             life = _milliseconds("ttl", ttl)
-            expires = due + life if due else now + 1 + life if life else now
+            expires = due + life if due else now + 1 + life if life else _AT_ONCE
         if expires > _TIME_MAX or due > _TIME_MAX:
             long = " and ".join(name for name, value in (("ttl", ttl), ("delay", delay)) if value is not None)
             raise _too_long(long)

@@ -22,7 +22,7 @@ static void check_policy(const wr_queue *q) {
             }
             dying += entry->state == WR_ENTRY_DYING;
             if (entry->state != WR_ENTRY_READY) continue;
-            bytes += entry->body_length;
+            bytes += wr_counted_bytes(entry);
             expiring += entry->expires != 0;
             levels[wr_ready_level(p, entry)]++;
             assert(!p->o.max_priority || sequence >= p->levels[wr_ready_level(p, entry)].from);

@@ -95,8 +95,8 @@ static wr_outcome cancel(wr_queue_engine *e, wr_qlink *l, const wr_command *c, w
     wr_consumer *consumer = wr_consumer_find(e, l, c->queue);
     if (!consumer) return wr_command_answer(record, WR_RESULT_NO);
     consumer->joined = false;
-    wr_consumer_speaks(e, consumer);
     wr_consumer_stop(e, consumer);
+    wr_consumer_speaks(e, consumer);
     if (c->flags & WR_FLAG_REQUEUE) wr_consumer_return(e, consumer, false);
     return wr_command_answer(record, WR_RESULT_OK);
 }

@@ -69,7 +69,18 @@ void wr_consumer_speaks(wr_queue_engine *e, wr_consumer *c) {
     wr_queue_wake(e, c->queue);
 }
 
+/* What a single active consumer holds when it leaves comes first, if it returns: until it is settled the next one gets nothing
+ * of what lies in the queue now (queues/delivery.c). */
+static void leaves_first(wr_consumer *c) {
+    wr_queue *q = c->queue;
+    if (!c->held_n || q->leaving || !q->policy || !q->policy->o.single_active) return;
+    if (q->former != c && !(c->prefetch && q->consumers_n && q->consumers[0] == c)) return;
+    q->leaving = c;
+    q->left_at = q->next;
+}
+
 void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
+    leaves_first(c);
     if (!c->active) return;
     c->active = false;
     leave(c->queue, c);
@@ -78,6 +89,7 @@ void wr_consumer_stop(wr_queue_engine *e, wr_consumer *c) {
 
 void wr_consumer_steps_back(wr_consumer *c) {
     if (!c->active) return;
+    leaves_first(c);
     leave(c->queue, c);
     c->queue->consumers[c->queue->consumers_n++] = c;
 }
@@ -171,7 +183,10 @@ static void unhold(wr_consumer *c, uint32_t slot) {
     if (held->next == WR_NO_SLOT) c->last = held->previous;
     else l->held[held->next].previous = held->previous;
     held->consumer = NULL;
-    c->held_n--;
+    if (!--c->held_n && c->queue->leaving == c) {
+        c->queue->leaving = NULL;
+        wr_queue_wake(c->queue->engine, c->queue);
+    }
     l->release[l->release_n++] = slot;
 }
 

@@ -4,15 +4,23 @@
 #define WR_QUEUES_DELAY_H
 #include "queues/queue.h"
 
-static inline bool wr_needs_times(const wr_queue *q) { return q->policy && q->policy->o.message_ttl_ms; }
+static inline bool wr_needs_times(const wr_queue *q) { return q->policy && q->policy->o.has_message_ttl; }
+
+/* Does it have no time at all, by its own or by the queue's? */
+static inline bool wr_ends_at_once(const wr_queue *q, uint64_t expires) {
+    return expires == WR_EXPIRES_AT_ONCE || (wr_needs_times(q) && !q->policy->o.message_ttl_ms);
+}
 
 /* When a message ends in a queue: at its own time or at the queue's, whichever is earlier; both count from `due`.
- * `published` is a millisecond that had begun: one more, so that no message ends before its time. What ends at once lives
- * for the round in which it comes: its consumers are offered it before the next look at the clock. */
+ * `published` is a millisecond that had begun: one more, so that no message ends before its time. What ends at once ends
+ * when it is published; consumers that wait at that moment get it (queues/delivery.c). One that was delayed has a
+ * millisecond. */
 static inline uint64_t wr_policy_expires(const wr_queue *q, uint64_t published, uint64_t expires, uint64_t due) {
-    if (expires == WR_EXPIRES_AT_ONCE) expires = (due > published ? due : published) + 1;
+    const bool later = due > published;
+    if (expires == WR_EXPIRES_AT_ONCE) expires = later ? due + 1 : published;
     if (!wr_needs_times(q) || !published) return expires;
-    uint64_t end = (due > published ? due : published + 1) + q->policy->o.message_ttl_ms;
+    const uint64_t ttl = q->policy->o.message_ttl_ms;
+    uint64_t end = later ? due + (ttl ? ttl : 1) : published + (ttl ? ttl + 1 : 0);
     if (end >> WR_TIME_BITS) end = (1ull << WR_TIME_BITS) - 1;
     return expires && expires < end ? expires : end;
 }

@@ -1,9 +1,11 @@
 /* Delivery of ready entries. Declared in queues/delivery.h. */
 #include "kernel/delivery.h"
 #include "queues/consumers.h"
+#include "queues/deaths.h"
 #include "queues/delivery.h"
 #include "queues/entries.h"
 #include "queues/levels.h"
+#include "queues/registry.h"
 
 #define DELIVER_MAX 1024 /* of one queue in one round */
 
@@ -22,6 +24,12 @@ static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     if (l->delivery_tail - head < l->view.g.delivery_slots) return true;
     e->ring_full = true; /* nobody tells when that changes: looked at again in each round */
     return false;
+}
+
+/* What a single active consumer held when it left may return, and comes before what lay in the queue with it. */
+static bool held_up(wr_queue *q) {
+    uint64_t sequence;
+    return q->leaving && q->consumers_n && q->consumers[0] != q->leaving && wr_queue_first(q, &sequence) && sequence < q->left_at;
 }
 
 static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uint64_t sequence) {
@@ -45,29 +53,58 @@ static void deliver_one(wr_queue_engine *e, wr_consumer *c, wr_entry *entry, uin
 }
 
 bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q) {
-    if (e->frozen) return false;
+    if (e->frozen || held_up(q)) return false;
     for (uint32_t i = 0; i < wr_serving_n(q); i++)
         if (takes(e, q->consumers[i])) return true;
     return false;
 }
 
+void wr_delivery_at_once(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t published) {
+    wr_policy *p = q->policy;
+    if (!p->at_once) {
+        p->at_once = true;
+        p->at_once_from = sequence;
+    }
+    p->at_once_published = published;
+    wr_queue_wake(e, q);
+}
+
+static bool ends_at_once(const wr_queue *q, uint64_t sequence, const wr_entry *entry) {
+    const wr_policy *p = q->policy;
+    return p && p->at_once && sequence >= p->at_once_from && entry->expires && entry->expires <= p->at_once_published;
+}
+
+/* No consumer took them now: they have expired, wherever they lie. */
+static void end_at_once(wr_queue_engine *e, wr_queue *q) {
+    wr_policy *p = q->policy;
+    for (uint64_t sequence = p->at_once_from; sequence < q->next; sequence++) {
+        wr_entry *entry = wr_queue_entry(q, sequence);
+        if (entry && entry->state == WR_ENTRY_READY && ends_at_once(q, sequence, entry))
+            wr_policy_die(e, q, sequence, entry, WR_REASON_EXPIRED);
+    }
+    p->at_once = false;
+}
+
+/* Whose turn it is, of those that may have one more; `waits`: only those that consume, who are there without having asked for just
+ * this message. NULL: nobody's. */
+static wr_consumer *next_turn(wr_queue_engine *e, wr_queue *q, bool waits) {
+    for (uint32_t i = 0, serving_n = wr_serving_n(q); i < serving_n; i++) {
+        if (q->turn >= serving_n) q->turn = 0;
+        wr_consumer *one = q->consumers[q->turn++];
+        if ((one->prefetch || !waits) && takes(e, one)) return one;
+    }
+    return NULL;
+}
+
 static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
     uint32_t budget = DELIVER_MAX;
     *more = e->ring_full = false;
-    while (q->ready_n && q->consumers_n) {
+    while (q->ready_n && q->consumers_n && !held_up(q)) {
         if (!budget) {
             *more = true;
             break;
         }
-        wr_consumer *c = NULL;
-        for (uint32_t i = 0, serving_n = wr_serving_n(q); i < serving_n; i++) {
-            if (q->turn >= serving_n) q->turn = 0;
-            wr_consumer *one = q->consumers[q->turn++];
-            if (takes(e, one)) {
-                c = one;
-                break;
-            }
-        }
+        wr_consumer *c = next_turn(e, q, false);
         if (!c) {
             *more = e->ring_full;
             break;
@@ -76,12 +113,22 @@ static bool deliver_queue(wr_queue_engine *e, wr_queue *q, bool *more) {
         uint64_t sequence;
         wr_entry *entry = wr_queue_first(q, &sequence);
         if (!entry) break;
-        if (entry->expires && entry->expires <= e->round_ms) {
+        if (__builtin_expect(ends_at_once(q, sequence, entry), 0)) {
+            if (!c->prefetch) c = next_turn(e, q, true);
+            if (!c) {
+                end_at_once(e, q);
+                continue;
+            }
+        } else if (entry->expires && entry->expires <= e->round_ms) {
             e->timed_at = 0; /* it goes in the next round, then the one behind it is looked at */
             *more = true;
             break;
         }
         deliver_one(e, c, entry, sequence);
+    }
+    if (q->policy && q->policy->at_once && budget) {
+        end_at_once(e, q);
+        return true;
     }
     return budget < DELIVER_MAX;
 }
@@ -97,6 +144,7 @@ bool wr_deliver(wr_queue_engine *e) {
         if (more) e->wake[kept++] = q;
         else q->in_wake = false;
     }
+    while (n < e->wake_n) e->wake[kept++] = e->wake[n++]; /* woken meanwhile: dead letters came there */
     e->wake_n = kept;
     if (!any) return false;
     for (uint32_t i = 0; i < e->links_n; i++) {

@@ -11,5 +11,7 @@ static inline uint32_t wr_serving_n(const wr_queue *q) {
 
 /* Whether some consumer of the queue would get a message now. */
 bool wr_queue_would_deliver(wr_queue_engine *e, wr_queue *q);
-bool wr_deliver(wr_queue_engine *e); /* true: something was delivered */
+bool wr_deliver(wr_queue_engine *e); /* true: something was delivered, or has ended */
+/* A READY row has come that ends at once: the deliveries of this round offer it to consumers, and then it is gone. */
+void wr_delivery_at_once(wr_queue_engine *e, wr_queue *q, uint64_t sequence, uint64_t published);
 #endif

@@ -62,7 +62,7 @@ static void level_loses(wr_policy *p, uint32_t level, uint64_t n) {
 /* q->ready_n counts it already. */
 void wr_policy_comes(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const wr_entry *entry) {
     wr_policy *p = wr_policy_of(q);
-    p->ready_bytes += entry->body_length;
+    p->ready_bytes += wr_counted_bytes(entry);
     if (entry->expires) {
         p->expiring_n++;
         wr_policy_look_at(e, q, entry->expires);
@@ -79,7 +79,7 @@ void wr_policy_comes(wr_queue_engine *e, wr_queue *q, uint64_t sequence, const w
 
 void wr_policy_goes(wr_queue *q, uint64_t sequence, const wr_entry *entry) {
     wr_policy *p = q->policy;
-    p->ready_bytes -= entry->body_length;
+    p->ready_bytes -= wr_counted_bytes(entry);
     if (entry->expires) p->expiring_n--;
     if (p->o.max_priority) {
         uint32_t level = wr_ready_level(p, entry);

@@ -57,4 +57,8 @@ static inline int wr_level_from(const wr_policy *p, int first) {
 }
 
 static inline bool wr_has_levels(const wr_queue *q) { return q->policy && q->policy->o.max_priority; }
+/* What max_length_bytes counts of a message: its body, without what was said of it (AMQP's properties and headers). */
+static inline uint32_t wr_counted_bytes(const wr_entry *entry) {
+    return entry->body_length > entry->meta_length ? entry->body_length - entry->meta_length : 0;
+}
 #endif

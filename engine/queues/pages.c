@@ -126,6 +126,7 @@ bool wr_page_out(wr_queue_engine *e, wr_queue *q, uint64_t number) {
         if (entry->flags & WR_ENTRY_REDELIVERED) page->redelivered[r / 64] |= 1ull << r % 64;
         if (most) page->delivery_counts[r] = entry->delivery_count;
         page->bytes += entry->body_length;
+        page->counted_bytes += wr_counted_bytes(entry);
         wr_queue_recent(q, entry, false);
         entry->state = WR_ENTRY_GONE;
     }
@@ -290,7 +291,10 @@ static void page_in(wr_queue_engine *e, wr_queue *q, uint64_t number, wr_chunk *
         e->bytes -= page->bytes - bytes;
         e->damaged_n += damaged;
         q->lost_n += damaged;
-        if (q->policy) wr_policy_damaged(q, number, chunk, page->bytes - bytes);
+        uint64_t counted_bytes = 0;
+        for (uint32_t r = 0; r < WR_CHUNK_ROWS; r++)
+            if (rows->rows[r].state != WR_ENTRY_GONE) counted_bytes += wr_counted_bytes(&rows->rows[r]);
+        if (q->policy) wr_policy_damaged(q, number, chunk, page->counted_bytes - counted_bytes);
     }
     free(page);
     if (!chunk->live_n) wr_queue_chunk_release(e, q, number);

@@ -8,7 +8,7 @@ from warren.engine import _core
 from warren.engine.catalog.arguments import QueueArguments
 
 #: limits that hold when they are 0; None: there is none
-_ZERO_COUNTS = frozenset({"max_length", "max_length_bytes", "delivery_limit"})
+_ZERO_COUNTS = frozenset({"message_ttl_ms", "max_length", "max_length_bytes", "delivery_limit"})
 
 
 def give_policy(engine: _core.QueueEngine, queue: int, policy: QueueArguments, companion: int) -> None:

@@ -2,6 +2,7 @@
 #include "queues/barred.h"
 #include "queues/command.h"
 #include "queues/delay.h"
+#include "queues/delivery.h"
 #include "queues/entries.h"
 #include "queues/horizons.h"
 #include "queues/journal.h"
@@ -107,6 +108,7 @@ static wr_outcome publish_part(wr_queue_engine *e, wr_qlink *l, const wr_command
         q->published_n++;
         if (timed && !q->letters && m->due > m->published) wr_policy_delay(e, q, q->next - 1, m->due);
         if (m->keyed) wr_policy_seen(q, m->key, m->published, m->published);
+        if (entry.expires == m->published && wr_ends_at_once(q, m->expires)) wr_delivery_at_once(e, q, q->next - 1, m->published);
         if (q->consumers_n) wr_queue_wake(e, q);
     }
     if (large) {
@@ -217,7 +219,7 @@ static wr_outcome sort_routes(wr_queue_engine *e, wr_qlink *l, const wr_command 
         if (m->ids_n > 1 && (has(to, q) || has(&sorted->refused, q) || has(&sorted->duplicate, q))) continue;
         if (q->policy && !(half_done && durable)) {
             if (!m->published && wr_needs_times(q)) m->published = wr_wall_ms();
-            wr_admission admission = wr_policy_admit(e, q, m->keyed ? m->key : NULL, m->published, m->length);
+            wr_admission admission = wr_policy_admit(e, q, m->keyed ? m->key : NULL, m->published, m->length - c->meta_length);
             if (admission == WR_ADMIT_LATER) return WR_WAIT;
             if (admission == WR_ADMIT_REFUSED) to = &sorted->refused;
             if (admission == WR_ADMIT_DUPLICATE) to = &sorted->duplicate;

@@ -127,7 +127,7 @@ typedef union wr_rows {
 typedef struct {
     uint64_t live[WR_CHUNK_ROWS / 64]; /* an entry on disk without its bit is of a message that has gone */
     uint64_t redelivered[WR_CHUNK_ROWS / 64];
-    uint64_t bytes;
+    uint64_t bytes, counted_bytes;
     uint32_t slot, crc;         /* in the spill file, of transient_n > 0 */
     uint16_t delivery_counts[]; /* absent when all are 0 */
 } wr_page;
@@ -218,6 +218,8 @@ typedef struct wr_queue {
     uint32_t consumers_n, consumers_size, turn;
     const struct wr_qlink *exclusive; /* who consumes it alone, or NULL */
     wr_consumer *former; /* of a single active one: who held messages when this worker began, until it speaks */
+    const wr_consumer *leaving; /* a single active one that has left, as long as it holds something */
+    uint64_t left_at;           /* `next` when it left */
     wr_reached reached[2]; /* of the two that were delivered the highest sequences, the highest first */
     uint32_t stats_row; /* WR_NO_SLOT: none free */
     bool in_wake, in_dirty, in_changed;
@@ -236,10 +238,11 @@ _Static_assert(WR_LEVELS == 256, "a priority fills its byte, so every one is rig
 #define WR_KEYS_MAX (1u << 18) /* of one queue in memory; beyond it the oldest are forgotten before their time */
 
 typedef struct {
-    uint64_t message_ttl_ms, deduplication_ms; /* 0: none */
+    uint64_t message_ttl_ms; /* that holds: 0 is at once */
+    uint64_t deduplication_ms; /* 0: none */
     uint64_t max_length, max_length_bytes;     /* that hold: 0 may be meant */
     uint32_t delivery_limit;                   /* that holds */
-    bool has_max_length, has_max_bytes, has_delivery_limit;
+    bool has_message_ttl, has_max_length, has_max_bytes, has_delivery_limit;
     uint32_t dead_letters;                                                    /* queue id, 0: what dies is dropped */
     uint32_t max_priority;
     bool reject_publish, single_active;
@@ -263,6 +266,8 @@ typedef struct wr_policy {
     bool timed;
     uint32_t offered; /* rounds since it was found too long, in which somebody waited for messages */
     uint64_t expiring_n, ready_bytes, delayed_n, dying_n;
+    bool at_once;                             /* some that end at once came since the last deliveries (queues/delivery.c): */
+    uint64_t at_once_from, at_once_published; /* not below this sequence, published until then */
     uint64_t returned_n; /* DELAYED rows with WR_ENTRY_RETURNED */
     uint64_t expired_n, dropped_n, dead_lettered_n, refused_n, duplicates_n;
     uint64_t framed_n; /* dead letters in the frame that is being made */

@@ -6,11 +6,14 @@ Method: a real node with a backlog; a thread (a task) that returns what lies rea
 
 import asyncio
 import itertools
+import os
 import random
+import signal
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,6 +22,7 @@ import warren
 import warren.aio
 
 from support.real_node import RealNode
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -111,3 +115,92 @@ def test_returns_of_a_loop_keep_the_order(directory: Path) -> None:
             await giving
 
     asyncio.run(asyncio.wait_for(work(), 120))
+
+
+# -- what returns comes first (rule Q11) ------------------------------------------------------------------------------
+
+
+def declared(directory: Path, **arguments: Any) -> str:
+    """A queue with twenty messages."""
+    name = f"q-{uuid4().hex[:8]}"
+    with warren.attach(directory) as node:
+        node.queue(name, **arguments).put_many([b"%d" % number for number in range(20)])
+    return name
+
+
+KINDS = [{}, {"durable": False}, {"max_priority": 3}, {"max_length": 30}, {"message_ttl": 3600.0}]
+
+
+@pytest.mark.parametrize("arguments", KINDS, ids=str)
+def test_what_is_nacked_is_the_next_of_gets(directory: Path, arguments: dict[str, Any]) -> None:
+    """A loop of gets has messages ahead: these make way."""
+    with warren.attach(directory) as node:
+        queue = node.queue(declared(directory, **arguments), create=False)
+        held = [queue.get(timeout=20) for _ in range(6)]
+        held[3].nack()
+        held[1].nack()
+        again = [queue.get(timeout=20) for _ in range(3)]
+        assert [message.body for message in again] == [b"1", b"3", b"6"]
+
+
+@pytest.mark.parametrize("arguments", KINDS, ids=str)
+def test_what_is_nacked_is_the_next_of_gets_of_a_loop(directory: Path, arguments: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with await warren.aio.attach(directory) as node:
+            queue = await node.queue(declared(directory, **arguments), create=False)
+            held = [await queue.get(timeout=20) for _ in range(6)]
+            await held[3].nack()
+            await held[1].nack()
+            again = [await queue.get(timeout=20) for _ in range(3)]
+            assert [message.body for message in again] == [b"1", b"3", b"6"]
+            await queue.nack([*held[4:], *again])
+            found = await queue.get_many(20, timeout=20)
+            assert [message.body for message in found] == [b"1", *(b"%d" % number for number in range(3, 20))]
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+@pytest.mark.parametrize("end", ["leaves", "nacks", "closes", "is killed"])
+def test_the_next_single_active_consumer_gets_what_the_last_one_had_first(directory: Path, end: str) -> None:
+    """It had two of six that were delivered to it in hand; the next one waits meanwhile."""
+    name = declared(directory, single_active_consumer=True)
+    read, write = os.pipe()
+    proceed, go_on = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with warren.attach(directory) as node:
+                queue = node.queue(name, create=False)
+                messages = queue.consume(prefetch=6, timeout=20)
+                held = [next(messages), next(messages)]
+                os.write(write, b"x")
+                os.read(proceed, 1)
+                if end != "is killed":
+                    messages.close()  # type: ignore[attr-defined]  # a generator: the four return
+                if end == "nacks":
+                    queue.nack(held[::-1])
+                os.write(write, b"x")
+                if end != "closes":
+                    os.read(proceed, 1)
+        finally:
+            os._exit(0)
+    try:
+        assert os.read(read, 1) == b"x"
+        with warren.attach(directory) as node:
+            queue = node.queue(name, create=False)
+            found: list[bytes] = []
+            consumed = queue.consume(prefetch=20, timeout=60)
+            thread = threading.Thread(target=lambda: found.extend(next(consumed).body for _ in range(20)))
+            thread.start()
+            wait_until(lambda: queue.stats()["consumers"] == 2, what="the next consumer")
+            os.write(go_on, b"x")
+            assert os.read(read, 1) == b"x"
+            if end in ("leaves", "is killed"):
+                os.kill(child, signal.SIGKILL)
+            thread.join()
+            assert found == [b"%d" % number for number in range(20)]
+    finally:
+        os.write(go_on, b"xx")
+        for end_of_pipe in (read, write, proceed, go_on):
+            os.close(end_of_pipe)
+        os.waitpid(child, 0)

@@ -319,11 +319,11 @@ static void counted_once(void) {
 
 /* Times are whole milliseconds that have begun; no message may end before its time is over. */
 static void times(void) {
-    wr_policy policy = {.o = {.message_ttl_ms = 30}};
+    wr_policy policy = {.o = {.has_message_ttl = true, .message_ttl_ms = 30}};
     wr_queue q = {.policy = &policy};
     CHECK(wr_policy_expires(&q, 1000, 0, 0) == 1031);
     CHECK(wr_policy_expires(&q, 1000, 1020, 0) == 1020);
-    CHECK(wr_policy_expires(&q, 1000, WR_EXPIRES_AT_ONCE, 0) == 1001 && wr_policy_expires(&q, 1000, WR_EXPIRES_AT_ONCE, 5000) == 5001);
+    CHECK(wr_policy_expires(&q, 1000, WR_EXPIRES_AT_ONCE, 0) == 1000 && wr_policy_expires(&q, 1000, WR_EXPIRES_AT_ONCE, 5000) == 5001);
     CHECK(wr_policy_expires(&q, 1000, 0, 5000) == 5030); /* `due` is a time that was rounded up */
 }
 
@@ -331,12 +331,12 @@ int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 7;
     times();
     const wr_policy_options all[] = {
-        {.message_ttl_ms = 30, .dead_letters = DEAD},
+        {.has_message_ttl = true, .message_ttl_ms = 30, .dead_letters = DEAD},
         {.has_max_length = true, .max_length = 100, .dead_letters = DEAD, .has_delivery_limit = true, .delivery_limit = 2},
         {.has_max_bytes = true, .max_length_bytes = 2000, .reject_publish = true, .deduplication_ms = 40, .dead_letters = DEAD, .max_priority = 255},
         {.has_max_length = true, .max_length = 0, .dead_letters = DEAD, .has_delivery_limit = true, .delivery_limit = 0},
         {.max_priority = 3, .has_max_length = true, .max_length = 150, .has_delivery_limit = true, .delivery_limit = 1},
-        {.max_priority = 9, .has_max_length = true, .max_length = 90, .message_ttl_ms = 40, .has_delivery_limit = true, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
+        {.max_priority = 9, .has_max_length = true, .max_length = 90, .has_message_ttl = true, .message_ttl_ms = 40, .has_delivery_limit = true, .delivery_limit = 3, .dead_letters = DEAD, .deduplication_ms = 60000},
     };
     for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) {
         random_state = seed * 0x9E3779B97F4A7C15ull + i + 1;

@@ -296,6 +296,32 @@ def test_what_somebody_waits_for_is_no_length(tmp_path: Path) -> None:
     worker.kill()
 
 
+@pytest.mark.parametrize("how", ["running", "killed", "flushed"])
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
+def test_a_maximum_in_bytes_counts_bodies(tmp_path: Path, overflow: str, how: str) -> None:
+    """As RabbitMQ's: what is said of a message (headers, properties) does not count."""
+    node = single(tmp_path, letters=False, max_length_bytes=30, overflow=overflow)
+    worker = start(node)
+    producer = node.peer(worker)
+    meta = b"\x91" + b"\xc4\xc8" + b"h" * 200
+    for number in range(3):
+        producer.publish(1, b"%010d" % number, meta=meta)
+    worker.until(lambda: producer.get("synced") == producer.prepared)
+    if how == "flushed":
+        flush(node, worker, producer)
+    if how != "running":
+        worker.kill()
+        worker = start(node)
+    assert worker.engine.stats(1)[0] == 3
+    at = producer.publish(1, b"3", meta=meta)
+    worker.until(lambda: producer.get("processed") > at)
+    worker.turns(2)
+    assert producer.result(at) == (OK if overflow == "drop-head" else REFUSED)
+    assert worker.engine.stats(1)[0] == 3
+    worker.engine.check()
+    worker.kill()
+
+
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("limit", [{"max_length": 0}, {"max_length_bytes": 0}])
 def test_a_queue_in_which_nothing_waits(tmp_path: Path, limit: dict[str, int], how: str) -> None:

@@ -288,7 +288,7 @@ def queue_wanted(
 def _of_queue(vhost: str, checked: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if "x-message-ttl" in checked:
-        made["message_ttl"] = max(1, checked["x-message-ttl"]) / 1000
+        made["message_ttl"] = checked["x-message-ttl"] / 1000
     if "x-expires" in checked:
         made["expires"] = checked["x-expires"] / 1000
     for argument, own in (("x-max-length", "max_length"), ("x-max-length-bytes", "max_length_bytes")):

@@ -127,11 +127,14 @@ class Channel:
         self.consumers.clear()
         for consumer in gone:
             self._made_room(consumer)
-            self._leave(consumer)
         if self.transaction is not None:
             self.transaction.ended()
-        for taken in self.unacked.take_up_to(0):
+        returned = self.unacked.take_up_to(0)
+        for taken in returned:
             taken.run.settle(taken.deliveries, False, True)
+        settle_now([taken.run.tap for taken in returned if taken.run.tap is not None])
+        for consumer in gone:  # whoever comes after them gets what they held first
+            self._leave(consumer)
         if self.reply_name is not None:
             self.declarations.drop_reply_queue(self.reply_name)
 
@@ -323,6 +326,8 @@ class Channel:
                 self.reply_name = None
             elif isinstance(consumer, Consumer):
                 await consumer.tap.rested()  # others may have the queue alone when the client hears of it
+                if consumer.tap.held_up and consumer.tap.in_use:
+                    await self.declarations.let_next(consumer.tap)
                 await self.declarations.consumer_went(consumer.tap)
         if not nowait:
             self.send(spec.BASIC_CANCEL_OK, (tag,))

@@ -401,6 +401,12 @@ class Declarations:
         if not nowait:
             self.channel.send(spec.QUEUE_PURGE_OK, (answer.count,))
 
+    async def let_next(self, tap: Tap) -> None:
+        """A single active consumer left, and holds something still. Only what lies in the queue now waits for that."""
+        declaration = self.client.catalog().queues.get(tap.queue.name)
+        if declaration is not None and not (await self.counts(declaration))[0]:
+            tap.let_next()
+
     async def consumer_went(self, tap: Tap) -> None:
         """A queue that goes with its last consumer goes now."""
         await self.taps.unused(tap)

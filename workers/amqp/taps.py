@@ -49,7 +49,7 @@ from warren.workers.amqp.content import Told, teller
 from warren.workers.amqp.mapping import DEFAULT_VHOST, engine_name
 from warren.workers.amqp.shares import AHEAD, PAUSE_S, Shares
 from warren.workers.amqp.stream_watch import StreamWatch
-from warren.workers.faces.aio.base import Underneath
+from warren.workers.faces.aio.base import RETRY_S, Underneath
 from warren.workers.faces.aio.line import Line, Share
 from warren.workers.faces.aio.loop import Loop
 from warren.workers.faces.message import Message
@@ -131,6 +131,7 @@ class Tap(Line):
         self._settling: list[tuple[bool, bool, list[Delivery]]] = []
         self._flushing = False
         self._resting: asyncio.Future[Any] | None = None
+        self._left_last: Receiver | None = None  # the active one that left last, of a single active consumer
         super().__init__(taps.loop, queue)
         self._of_gateway()
 
@@ -172,20 +173,42 @@ class Tap(Line):
         self.consumers.insert(at, consumer)
         self.taps.came(self, consumer)
         if len(self.consumers) == 1:
-            await self.join(self._all)
+            await self.rested()  # what lay here for those before has returned: it comes in its order
+            if self.consumers and not self._joined:
+                await self.join(self._all)
         else:
             self._anew_soon()
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the worker delivers to those here."""
+        return self._all in self._consumers
 
     def leave(self, consumer: Receiver) -> None:
         """A consumer goes; what it holds stays with its channel, and what lies here for nobody returns."""
         if consumer not in self.consumers:
             return
+        if self.single and consumer is self.consumers[0] and consumer.held and not self.held_up:
+            self._left_last = consumer
         self.consumers.remove(consumer)
         self.taps.went(self, consumer)
         if self.consumers:
             self._anew_soon()
             return
         self._resting = self.part(self._all)
+
+    @property
+    def held_up(self) -> bool:
+        """Of a single active consumer that has left, something is unacked: it may return, and comes first. What its
+        worker has taken back (ack_timeout) has returned.
+        """
+        leaving = self._left_last
+        return leaving is not None and leaving.held > 0 and self.handle.usable and self.handle.unacked > 0
+
+    def let_next(self) -> None:
+        """Nothing lies in the queue that would come before what the one that left holds: the next one need not wait."""
+        self._left_last = None
+        self.anew()
 
     def _anew_soon(self) -> None:
         """A consumer came or went. Each look at all of them takes its time: of very many, not one for each of them."""
@@ -218,7 +241,7 @@ class Tap(Line):
         self.pump()
 
     def _prefetch(self) -> None:
-        if self._away or not self.consumers or not self.handle.usable:
+        if self._away or self._making_way or not self._joined or not self.consumers or not self.handle.usable:
             return
         attachment = self.loop.client.attached
         if attachment is None:
@@ -230,7 +253,9 @@ class Tap(Line):
 
     def _divide(self, shares: Shares) -> int:
         """What each consumer may hold from now on, and how much the worker may have out here for all of them."""
-        active = self.consumers[:1] if self.single else self.consumers
+        active = self.consumers
+        if self.single:
+            active = [] if self.held_up else active[:1]
         floor, held = shares.floor, sum(one.held for one in self.consumers)
         fair = [shares.fair(one.asked) for one in active]
         each = shares.free(self) // max(1, sum(most > floor for most in fair))
@@ -275,6 +300,7 @@ class Tap(Line):
         if self._of is not self.queue.handle:
             self.generation += 1
             self._settling.clear()
+            self._left_last = None
             self._of_gateway()
         super()._follow()
 
@@ -295,7 +321,7 @@ class Tap(Line):
 
     def pump(self) -> None:
         super().pump()
-        if self.consumers and not self.getters and not self._away:
+        if self.consumers and self._joined and not self.getters and not self._away:
             self._hand_out()
 
     def _hand_out(self) -> None:
@@ -328,7 +354,7 @@ class Tap(Line):
     def _ready(self) -> list[tuple[Receiver, int]]:
         """Who has room, and how much: those of the highest priority that has any."""
         if self.single:
-            room = self.consumers[0].room
+            room = 0 if self.held_up else self.consumers[0].room
             return [(self.consumers[0], room)] if room > 0 else []
         found: list[tuple[Receiver, int]] = []
         for one in self.consumers:
@@ -378,6 +404,8 @@ class Tap(Line):
             last[2].extend(deliveries)
         else:
             self._settling.append((ack, requeue, list(deliveries)))
+        if requeue and not ack and self.consumers:
+            self.make_way()
         if not self._flushing:
             self._flushing = True
             self.loop.events.call_soon(self._flush)
@@ -401,6 +429,9 @@ class Tap(Line):
         except Error as error:
             log.warning("queue %s: messages stay unacked: %s", quoted(self.queue.name), inert(str(error)))
         self._flushing = False
+        if self._left_last is not None and not self.held_up:
+            self._left_last = None
+            self._prefetch()
         if self.consumers:
             if self.handle.usable and self.handle.unacked > self.kept + sum(one.held for one in self.consumers):
                 self._prefetch()
@@ -421,6 +452,11 @@ class Tap(Line):
         except (AttachmentLost, Error):
             self._settling.clear()  # the servers return them
         self._flush()
+
+    async def _submitted(self) -> None:
+        settle_now([self])
+        while self._flushing and self.handle.usable:
+            await asyncio.sleep(RETRY_S)
 
     async def rested(self) -> None:
         """Wait until what nobody here takes has returned, but not for long."""

@@ -165,6 +165,7 @@ class Line:
         self._read: deque[Message] = deque()
         self._of = self.queue.handle  # by which all that lies here came
         self._away = False
+        self._making_way = self._returned = False
         self._leaving = threading.Lock()
         self._reading = 0  # threads that read
         self._nobody()
@@ -209,6 +210,7 @@ class Line:
             answer_by: float | None = deadline_of(loop.client.call_timeout)
         else:
             answer_by = None if deadline is None else max(deadline, time.monotonic() + _core.ANSWER_MS / 1000)
+        self._begin_anew()
         if not self.getters and (found := self._take(most, most)):
             self._tidy_later()
             return found
@@ -233,6 +235,12 @@ class Line:
         finally:
             self._leave(getter)
         return await self.get(most, time_left(deadline), of)  # the loop rested, and what was given went back
+
+    def _begin_anew(self) -> None:
+        """Before a get: a message that went back is the next one, and what lies here was delivered before that."""
+        handle = self.queue.handle
+        if handle.nacked and not self.in_use and handle.usable and (self._ahead or handle.hoard()):
+            self.make_way()
 
     def _leave(self, getter: Getter) -> None:
         """A getter goes; what it leaves is for the next one, and nobody's is returned."""
@@ -278,7 +286,7 @@ class Line:
                 loop.look_soon()
                 await loop.in_time(future, time.monotonic() + RETRY_S)
             self.pump()  # if it was not asked for anything before, it is now
-            while self._filling and not future.done():  # it is there, and is read
+            while (self._filling or self._making_way) and not future.done():  # it is there, and is read, or comes again
                 await loop.in_time(future, time.monotonic() + RETRY_S)
             if future.done():
                 break
@@ -412,6 +420,53 @@ class Line:
             self.pump()
             self.loop.look_soon()
 
+    def make_way(self) -> None:
+        """Something returned to its place in the queue. What lies here for nobody, or is on its way here, lies behind
+        it: that goes back, too, before anything is handed out.
+        """
+        self._returned = True
+        if not self._making_way and not self.loop.closing and not self.loop.events.is_closed():
+            self._making_way = True
+            self.loop.spawn(self._make_way())
+
+    async def _make_way(self) -> None:
+        try:
+            while self._returned and self.queue.handle.usable:
+                self._returned = False
+                await self._submitted()
+                handle = self.queue.handle
+                while (handle.take_back() if self.in_use else handle.stop()) is False:
+                    await asyncio.sleep(RETRY_S)
+                while not await self._executed() or self._filling:
+                    await asyncio.sleep(RETRY_S)
+                while not handle.give_back():  # the last ones first: while one is left, nothing behind it is delivered
+                    await asyncio.sleep(RETRY_S)
+                messages, self._ahead = list(self._ahead), deque()
+                if messages:
+                    handle.settle_many(messages, False, True, True)
+        except (AttachmentLost, Error):
+            pass  # the attachment is over: the servers return it
+        finally:
+            self._making_way = False
+        self._prefetch()
+        with contextlib.suppress(AttachmentLost, Error):
+            while not self._making_way and not self.queue.handle.ask():
+                await asyncio.sleep(RETRY_S)
+        self.pump()
+        self.loop.look_soon()
+
+    async def _executed(self) -> bool:
+        """Whether the worker has done all that was submitted. One that was killed has a successor soon."""
+        if not self.queue.handle.usable:
+            raise AttachmentLost
+        try:
+            return await self._heard(time.monotonic() + LAST_LOOK_S)
+        except Error:
+            return False
+
+    async def _submitted(self) -> None:
+        """Wait until all that was settled here is submitted."""
+
     def _leave_to_next(self) -> None:
         """Nobody lives at the node: the next one is told what returns, and nobody waits for it."""
         if not self.getters and not self._consumers and not self._filling and self.queue.handle.usable:
@@ -457,6 +512,8 @@ class Line:
         """Up to `most` messages that are here; else what is missing is asked for, or set right."""
         found: list[Message] = []
         self._follow()
+        if self._making_way:
+            return found
         while self._ahead and len(found) < most:
             found.append(self._ahead.popleft())
         if found or self._filling or self._away:
