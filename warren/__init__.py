@@ -121,7 +121,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    """What is for programs: the modules behind it are not."""
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
 __all__ = [

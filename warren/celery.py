@@ -8,10 +8,15 @@
 Importing this module makes the scheme known to kombu and Celery. See docs/celery.md.
 """
 
-from kombu.transport import TRANSPORT_ALIASES
+from warren.engine.saying import not_installed
 
-from warren.workers.celery.results import Backend
-from warren.workers.celery.transport import Transport
+try:
+    from kombu.transport import TRANSPORT_ALIASES
+
+    from warren.workers.celery.results import Backend
+    from warren.workers.celery.transport import Transport
+except ImportError as error:
+    raise not_installed(error, "warren.celery") from None
 
 __all__ = ["Transport", "Backend"]
 

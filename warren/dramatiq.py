@@ -8,6 +8,11 @@
 See docs/celery.md.
 """
 
-from warren.workers.celery.dramatiq_broker import WarrenBackend, WarrenBroker
+from warren.engine.saying import not_installed
+
+try:
+    from warren.workers.celery.dramatiq_broker import WarrenBackend, WarrenBroker
+except ImportError as error:
+    raise not_installed(error, "warren.dramatiq") from None
 
 __all__ = ["WarrenBroker", "WarrenBackend"]

@@ -7,6 +7,11 @@
 See docs/celery.md.
 """
 
-from warren.workers.celery.taskiq_broker import WarrenBroker, WarrenResultBackend
+from warren.engine.saying import not_installed
+
+try:
+    from warren.workers.celery.taskiq_broker import WarrenBroker, WarrenResultBackend
+except ImportError as error:
+    raise not_installed(error, "warren.taskiq") from None
 
 __all__ = ["WarrenBroker", "WarrenResultBackend"]

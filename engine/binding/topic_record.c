@@ -166,12 +166,19 @@ static PyObject *get_properties(PyObject *op, void *closure) {
     return dict;
 }
 
+#define REPR_BYTES 32 /* of the body, as engine/saying.py */
+
 static PyObject *record_repr(PyObject *op) {
     const RecordObject *r = self_of(op);
+    const Py_ssize_t shown = r->body_length < REPR_BYTES ? r->body_length : REPR_BYTES;
     PyObject *key = get_key(op, NULL), *tag = get_tag(op, NULL), *text = NULL;
-    if (key && tag)
-        text = PyUnicode_FromFormat("Record(queue=%u, offset=%llu, key=%R, tag=%R, %u bytes)", wr_get32(r->bytes + WR_LOG_HEAD_AT_QUEUE_ID),
-                                    (unsigned long long)wr_get64(r->bytes + WR_LOG_HEAD_AT_QUEUE_OFFSET), key, tag, r->body_length);
+    PyObject *begins = PyBytes_FromStringAndSize((const char *)r->bytes + r->body_at, shown);
+    if (key && tag && begins)
+        text = PyUnicode_FromFormat("Record(queue=%u, offset=%llu, key=%R, tag=%R, %u bytes: %R%s)",
+                                    wr_get32(r->bytes + WR_LOG_HEAD_AT_QUEUE_ID),
+                                    (unsigned long long)wr_get64(r->bytes + WR_LOG_HEAD_AT_QUEUE_OFFSET), key, tag, r->body_length,
+                                    begins, shown < r->body_length ? "\xe2\x80\xa6" : "");
+    Py_XDECREF(begins);
     Py_XDECREF(key);
     Py_XDECREF(tag);
     return text;

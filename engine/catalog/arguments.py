@@ -27,7 +27,6 @@ Invariants
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypedDict, get_args, get_type_hints
 
@@ -36,7 +35,7 @@ import msgspec
 from warren.engine.catalog.names import check_name, check_routing_key
 from warren.engine.errors import InvalidName, UsageError
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.engine.saying import quoted, shown
+from warren.engine.saying import near, quoted, shown
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
@@ -84,8 +83,8 @@ class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in arguments.items():
             check = _CHECKS.get(name)
             if check is None:
-                known = ", ".join(sorted(_CHECKS))
-                raise UsageError(f"queue {quoted(queue)}: unknown argument {shown(name)}: known are {known}")
+                advice = near(name.removeprefix("x-").replace("-", "_"), _CHECKS)
+                raise UsageError(f"queue {quoted(queue)}: unknown argument {shown(name)}: {advice}")
             if value is None:
                 continue
             try:
@@ -169,9 +168,6 @@ def _milliseconds(seconds: float | None) -> int:
 
 def _seconds_from(least: float) -> Callable[[Any], float]:
     def check(value: Any) -> float:
-        if isinstance(value, str):  # from the command line
-            with contextlib.suppress(ValueError):
-                value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= SECONDS_MAX:
             raise UsageError(f"it must be a number of seconds from {least} to {SECONDS_MAX}, without a unit")
         return float(value)
@@ -184,9 +180,6 @@ _seconds = _seconds_from(0.001)
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if isinstance(value, str):
-            with contextlib.suppress(ValueError):
-                value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise UsageError(f"it must be a whole number from {low} to {high}")
         return value
@@ -195,8 +188,6 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
 
 
 def _truth(value: Any) -> bool:
-    if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "1", "0"):
-        return value.lower() in ("true", "yes", "1")
     if not isinstance(value, bool):
         raise UsageError("it must be true or false" if isinstance(value, str) else "it must be True or False")
     return value
@@ -246,4 +237,28 @@ class QueueOptions(TypedDict, total=False):
 #: argument → what checks a value, and gives it in one type
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(QueueOptions, include_extras=True).items()
+}
+
+
+def of_text(given: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments as a command line has them, where numbers and truths are text, in their types. What is none of its
+    type stays as it is: whoever checks it says so.
+    """
+    return {name: _of_text(_KINDS.get(name, str), text) for name, text in given.items()}
+
+
+def _of_text(kind: type, text: str) -> Any:
+    if kind is bool:
+        return _TRUTHS.get(text.lower(), text)
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+#: argument → the type of its values
+_KINDS: dict[str, type] = {
+    name: next((kind for kind in get_args(hint) if kind in (float, int, bool)), str)
+    for name, hint in get_type_hints(QueueOptions).items()
 }

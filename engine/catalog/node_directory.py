@@ -54,7 +54,7 @@ from warren.engine.errors import (
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import NODE_VERSION
 from warren.engine.kernel.paths import QUEUES, STORES, TOPICS
-from warren.engine.saying import command, shown
+from warren.engine.saying import command, near, shown
 from warren.ipc import access, names
 from warren.ipc.identity import Namespaces
 
@@ -230,7 +230,10 @@ class NodeDirectory:
         except NotADirectoryError:
             why = "it is a file, or a part of its path is one"
         except FileNotFoundError:
-            why = f"it has no {NODE}" if self.path.exists() else "it does not exist"
+            if not self.path.exists():
+                how = f"; {_HOW_MADE}" if makes else ""
+                raise NodeNotRunning(f"no such directory: {self.path}, so no node runs for it{how}") from None
+            why = f"it has no {NODE}"
         except OSError as error:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
         else:
@@ -290,11 +293,12 @@ class NodeDirectory:
     # -- lock ---------------------------------------------------------------------------------------------------
 
     def check_new(self, changes: dict[str, Any]) -> None:
-        """Before `make`: can a node be made with these settings, if there is none? So that a refusal leaves nothing.
-        Raises UsageError.
+        """Before `make`: can a node be made with these settings, if there is none? So that a refusal leaves nothing. Of
+        one that is there, or runs: are there such settings? Raises UsageError.
         """
+        wanted = changed_settings(Settings(), changes)
         if not self.exists():
-            changed_settings(Settings(), changes).checked()
+            wanted.checked()
 
     def group(self, changes: dict[str, Any]) -> str:
         """The setting `group` of a start with these changes."""
@@ -665,7 +669,7 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
     converted: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in types:
-            raise UsageError(f"there is no setting {shown(name)}; the settings are {', '.join(types)}")
+            raise UsageError(f"there is no setting {shown(name)}: {near(name, types)}")
         try:
             if name == "group":
                 converted[name] = ownership.group_named(value)

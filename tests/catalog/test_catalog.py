@@ -269,7 +269,7 @@ def test_arguments_are_stored_in_one_form() -> None:
     catalog = Catalog()
     first = catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": 5, "overflow": "drop-head"})
     assert first.arguments == {"message_ttl": 5.0}
-    assert catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": "5.0"}) is first
+    assert catalog.declare_queue("q", workers_n=1, arguments={"message_ttl": 5}) is first
     assert (first.policy.message_ttl_ms, first.policy.dead_letters, first.policy.rejects_publish) == (
         5000,
         False,
@@ -284,8 +284,9 @@ def test_arguments_are_stored_in_one_form() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"ttl": 1}, "known are .*message_ttl"),
-        ({"message_ttl": 0}, "seconds"),
+        ({"ttl": 1}, "did you mean message_ttl"),
+        ({"colour": 1}, "known are .*message_ttl"),
+        ({"message_ttl": -0.001}, "seconds"),
         ({"message_ttl": float("nan")}, "seconds"),
         ({"message_ttl": True}, "number"),
         ({"expires": -1}, "seconds"),

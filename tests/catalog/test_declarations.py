@@ -197,7 +197,7 @@ def test_the_command_line_declares_and_deletes_several(node: warren.Node, name: 
     assert run("declare", str(node.directory), *names, f"{name}-4").stdout == "1 queue declared, 3 there already\n"
     assert run("delete", str(node.directory), *names, f"{name}-none").returncode != 0
     assert set(names) < set(node.queues())
-    assert run("delete", str(node.directory), *names, f"{name}-4").stdout == "4 queues deleted\n"
+    assert run("delete", str(node.directory), *names, f"{name}-4", "--yes").stdout == "4 queues deleted\n"
     assert not [item for item in node.queues() if item.startswith(name)]
 
 

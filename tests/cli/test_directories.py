@@ -74,7 +74,7 @@ def test_a_directory_that_does_not_exist_is_named_as_such(tmp_path: Path, comman
         said = str(caught.value)
     else:
         said = run(missing, ASKING[command], 3)
-    assert f"{missing} is not a data directory of Warren (it does not exist), and no node runs for it: give" in said
+    assert f"no such directory: {missing}, so no node runs for it" in said
     assert ("`warren up DIR` makes one" in said) == (command != "check")
     assert not missing.exists()
 

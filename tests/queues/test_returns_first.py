@@ -1,8 +1,8 @@
 """What returns comes before what was never handed out, in the order of the queue (rule Q11), in its worker.
 
 Goal: whichever way a consumer ends, and whatever the queue is declared to do, the next one gets what the first one
-held, and then the rest. Method: a worker's engine and clients played by hand (support.queue_probe). The first consumer holds
-two of six messages; its end and the next one's credit are executed in the same round, the next one's first.
+held, and then the rest. Method: a worker's engine and clients played by hand (support.queue_probe). The first consumer
+holds two of six messages; its end and the next one's credit are executed in the same round, the next one's first.
 """
 
 from collections.abc import Callable

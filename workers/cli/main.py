@@ -75,6 +75,8 @@ ALIASES = {
     **dict.fromkeys(("put", "send", "push"), "publish"),
     **dict.fromkeys(("get", "receive", "pop", "read"), "consume"),
     **dict.fromkeys(("browse", "head", "show"), "peek"),
+    "help": "--help",
+    "version": "--version",
 }
 
 
@@ -90,6 +92,11 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         import difflib
 
+        if name in ("log", "logs"):
+            raise UsageError(
+                f"there is no command {shown(name)}: what the processes of a node say is in the files of DIR/log "
+                "(`tail -f DIR/log/*.log`)"
+            )
         like = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, COMMANDS, 2)
         advice = (
             f"did you mean {' or '.join(command(*word.split()) for word in like)}?"

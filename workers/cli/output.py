@@ -41,7 +41,7 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, readable, shown
+from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, near, not_installed, readable, shown
 from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.process.exit_codes import ERRORS_VARIABLE, EXIT_TIMEOUT
 
@@ -269,6 +269,10 @@ def run(call: Callable[[], Any], as_json: bool = False) -> int:
         return _fail(
             "Error", f"cannot write to standard output: {error.strerror}; what was done stays done", EXIT_ERROR
         )
+    except ModuleNotFoundError as error:
+        if debug:
+            traceback.print_exc()
+        return _fail("Error", str(not_installed(error, "this command")), EXIT_ERROR)
     except Exception as error:  # noqa: BLE001 - a mistake of ours still ends in one line, and says how to see more
         if debug:
             traceback.print_exc()
@@ -300,6 +304,10 @@ def _drop_output() -> None:
 def _advised(error: click.ClickException) -> str:
     """What click says of a wrong command line, with how it is written and where to read about it."""
     said = error.format_message().strip()
+    if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
+        given = re.match(r"Invalid value[^:]*: '(.*)' is not one of", said, re.DOTALL)
+        if given is not None:  # click repeats all of them twice
+            said = f"there is no {shown(given[1])} here: {near(given[1], map(str, error.param.type.choices))}"
     said = said[:1].lower() + said[1:].rstrip(".")
     said = said if len(said) <= SAID_MAX else f"{said[: SAID_MAX - 1]}…"  # it repeats what was given
     context = getattr(error, "ctx", None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.arguments import QueueArguments, of_text
 from warren.engine.catalog.exchanges import EXCHANGE_TYPES
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import QueueNotFound, UsageError
@@ -17,6 +17,7 @@ from warren.workers.cli import output
 from warren.workers.cli.attached import ANSWER, attached, awaited
 from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, leads_to, not_bound, values_of
 from warren.workers.cli.inspect import attach
+from warren.workers.cli.consent import YES, consented
 from warren.workers.cli.node import kind
 from warren.workers.cli.queue_holders import holders
 from warren.workers.process.control import ControlClient
@@ -92,7 +93,7 @@ def declare_queue(
     overflow (drop-head, reject-publish, reject-publish-dlx), dead_letter_exchange, dead_letter_routing_key,
     max_priority (0-255), delivery_limit, single_active_consumer, auto_delete (true or false).
     """
-    given = output.pairs("--argument", arguments)
+    given = of_text(output.pairs("--argument", arguments))
     if len(names) > 1:
         wanted = [{"name": name, "durable": durable, "arguments": given} for name in names]
         with output.found_in(directory, queues=names):
@@ -110,6 +111,17 @@ def declare_queue(
     _done(as_json, answer, f"queue {name} {text} ({kind}, worker {answer['queue']['worker']}{known})")
 
 
+def _ask_for(yes: bool, directory: str, names: tuple[str, ...], undone: str, states: tuple[str, ...]) -> None:
+    """Ask for the messages of these queues; one that is not there has none. Raises UsageError."""
+    if yes:
+        return
+    with _asking(directory) as client:
+        found = [row for name in names for row in client.call("status", pattern=glob.escape(name))["queues"]]
+    lost = sum(row.get(state) or 0 for row in found if row["name"] in names for state in states)
+    where = f"queue {shown(names[0])}" if len(names) == 1 else counted(len(names), "queue")
+    consented(yes, lost, where, undone)
+
+
 @queue.command("delete")
 @DIRECTORY
 @NAMES
@@ -117,11 +129,18 @@ def declare_queue(
 @click.option(
     "--if-empty", is_flag=True, help="Only if it has no messages but those that consumers hold; of one queue."
 )
+@YES
 @JSON
-def delete_queue(directory: str, names: tuple[str, ...], if_unused: bool, if_empty: bool, as_json: bool) -> None:
-    """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none."""
+def delete_queue(
+    directory: str, names: tuple[str, ...], if_unused: bool, if_empty: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none. Where
+    messages are lost, it asks.
+    """
     if (if_unused or if_empty) and len(names) > 1:
         raise UsageError("--if-unused and --if-empty are for one queue: delete one after the other")
+    if not if_empty:
+        _ask_for(yes, directory, names, "nothing was deleted", ("ready", "unacked", "delayed"))
     if if_unused or if_empty:
         conditions = {"if_unused": if_unused, "if_empty": if_empty}
         answer, text = _call_named(directory, "delete_queue", name=names[0], **conditions), f"queue {names[0]} deleted"
@@ -246,9 +265,11 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
 @queue.command("purge")
 @DIRECTORY
 @NAME
+@YES
 @JSON
-def purge_queue(directory: str, name: str, as_json: bool) -> None:
-    """Drop all ready messages of a queue; delivered and unacked ones stay."""
+def purge_queue(directory: str, name: str, yes: bool, as_json: bool) -> None:
+    """Drop all ready messages of a queue, if asked for it; delivered and unacked ones stay."""
+    _ask_for(yes, directory, (name,), "nothing was dropped", ("ready",))
     with output.found_in(directory), attached(directory, "warren-purge") as node, awaited(ANSWER):
         count = node.queue(name, create=False).purge()
     _done(as_json, {"queue": name, "count": count}, f"queue {name}: {counted(count, 'message')} dropped")

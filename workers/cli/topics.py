@@ -29,6 +29,7 @@ from warren.engine.topics import newest_files, units
 from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
 from warren.workers.cli.attached import CONFIRM, CONFIRM_TIMEOUT, attached, awaited, given_time
+from warren.workers.cli.consent import consented
 from warren.workers.cli.lines import Lines
 from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.cli.topic_words import DIRECTORY, JSON, NAME, check_not_of_a_group
@@ -590,16 +591,27 @@ def _print(record: Record, style: str) -> None:
 @topic.command("delete")
 @DIRECTORY
 @NAME
-@click.option("--force", is_flag=True, help="Also a topic of a group's (%RETRY%…, %DLQ%…) in which messages wait.")
+@click.option(
+    "--yes",
+    "--force",
+    "-y",
+    "yes",
+    is_flag=True,
+    help="Do not ask: the messages go, too; also a group's (%RETRY%…, %DLQ%…) that wait.",
+)
 @JSON
-def delete_topic(directory: str, name: str, force: bool, as_json: bool) -> None:
-    """Delete a topic with its messages. One of that name that is declared afterwards is another, and shows none of
-    them.
+def delete_topic(directory: str, name: str, yes: bool, as_json: bool) -> None:
+    """Delete a topic with its messages: where there are some, it asks. One of that name that is declared afterwards is
+    another, and shows none of them.
     """
     with _found(directory, name):
         owner = owner_of(name)
-        if owner is not None and not force:
+        if owner is not None and not yes:
             _check_nothing_waits(directory, name, owner)
+        elif not yes:
+            with attached(directory, "warren-topic") as node:
+                told = node.topic(name, create=False).stats()
+            consented(yes, told["messages"] + told.get("delayed", 0), f"topic {shown(name)}")
         with ControlClient(directory, output.waiting) as client:
             answer = client.call("delete_topic", name=name)
     if as_json:
@@ -621,6 +633,6 @@ def _check_nothing_waits(directory: str, name: str, owner: Owner) -> None:
     )
     if waiting:
         raise UsageError(
-            f"topic {shown(name)} has {counted(waiting, 'message')} {what} by group {shown(owner.group)}: with --force "
+            f"topic {shown(name)} has {counted(waiting, 'message')} {what} by group {shown(owner.group)}: with --yes "
             "it is deleted all the same"
         )

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 from warren.engine import _core
 from warren.engine.catalog import amqp_metadata, metadata
 from warren.engine.errors import AckTimedOut, UsageError
-from warren.engine.saying import counted
+from warren.engine.saying import beginning, counted
 
 
 def check_held(message: _core.Delivery) -> None:
@@ -142,4 +142,5 @@ class Message(_core.Delivery):
 
     def __repr__(self) -> str:
         again = ", redelivered" if self.redelivered else ""
-        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {counted(len(self.body), 'byte')}{again}>"
+        size = counted(len(self.body), "byte")
+        return f"<Message {self.delivery_tag} of {self.queue.name!r}, {size}: {beginning(self.body)}{again}>"

@@ -56,6 +56,21 @@ class _Unopened:
 _UNOPENED = cast("_core.TopicHandle", _Unopened())
 
 
+#: what a queue's calls are called here
+_WORDS = {
+    **dict.fromkeys(("put", "publish", "send", "write"), "append"),
+    **dict.fromkeys(("put_many", "publish_many"), "append_many"),
+    **dict.fromkeys(("get", "consume", "get_many"), "read, or reader(group=…)"),
+    "browse": "read",
+    "purge": "delete, or the retention (`warren topic set`)",
+}
+
+
+def other_words(name: str) -> str:
+    """What to say of a name that a topic does not have."""
+    return f"a topic has no {name!r}" + (f": it is {_WORDS[name]}" if name in _WORDS else "")
+
+
 class Topic:
     """A topic of the node: a log in queues, each in order. Created by `node.topic(name)`; thread-safe."""
 
@@ -72,6 +87,12 @@ class Topic:
     def __reduce__(self) -> tuple[Callable[[Place, TopicDeclaration], Topic], tuple[Place, TopicDeclaration]]:
         """Another process that unpickles it attaches by itself when it uses it (docs/python.md)."""
         return _unpickled, (place_of(self._client), self._declared)
+
+    if not TYPE_CHECKING:  # checkers find it
+
+        def __getattr__(self, name):
+            """Topics have other words than queues. Raises AttributeError."""
+            raise AttributeError(other_words(name))
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}, {self.queues} queues{', compacted' * self.compacted}>"

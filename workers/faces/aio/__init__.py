@@ -96,6 +96,13 @@ class _Opening:
                 "`node = await warren.aio.open(…)` (attach: the same)"
             )
 
+        def __enter__(self):
+            """Raises TypeError."""
+            raise TypeError("in asyncio it is `async with warren.aio.open(…) as node` (attach: the same)")
+
+        def __exit__(self, *error):
+            """Never called."""
+
     async def _opened(self) -> Node:
         loop = asyncio.get_running_loop()
         with explained("cannot start a thread for what blocks"):

@@ -400,6 +400,12 @@ class Consumer:
         self._begun = False
         self._closed = False
 
+    if not TYPE_CHECKING:  # checkers find it
+
+        def __iter__(self):
+            """Raises TypeError."""
+            raise TypeError("in asyncio it is `async for message in queue.consume(…)`")
+
     def __reduce__(self) -> NoReturn:
         """It cannot be pickled: TypeError."""
         raise TypeError(

@@ -70,6 +70,12 @@ class Topic:
             "topic's name, and use warren.aio.attach there"
         )
 
+    if not TYPE_CHECKING:  # checkers find it
+
+        def __getattr__(self, name):
+            """Topics have other words than queues. Raises AttributeError."""
+            raise AttributeError(topics.other_words(name))
+
     def __repr__(self) -> str:
         return f"<aio.Topic {self.name!r}, {self.queues} queues{', compacted' * self.compacted}>"
 

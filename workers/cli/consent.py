@@ -1,0 +1,23 @@
+"""Consent: commands that destroy messages say how many, and ask; --yes is the answer of scripts."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from warren.engine.errors import UsageError
+from warren.engine.saying import counted
+
+YES = click.option("--yes", "-y", is_flag=True, help="Do not ask: the messages go, too.")
+
+
+def consented(yes: bool, messages: int, where: str, undone: str = "nothing was deleted") -> None:
+    """Somebody agrees that so many messages go; none need no consent. Raises UsageError where nobody can be asked."""
+    if yes or not messages:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{where}: {counted(messages, 'message')} would be lost, and {undone}: --yes agrees to that")
+    if not click.confirm(f"{where}: {counted(messages, 'message')} will be lost. Continue?", err=True):
+        print(undone, file=sys.stderr)
+        raise click.exceptions.Exit(1)
