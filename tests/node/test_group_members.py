@@ -281,7 +281,7 @@ def planted(link: Path, target: Path) -> Iterator[None]:
 
 
 def test_links_in_a_directory_of_an_older_warren_refuse_the_start(owner: Owner) -> None:
-    """Each is named with its owner, and nothing that it leads to is touched; without them the start renews the modes."""
+    """Each is named with its owner, and nothing that it leads to is touched; the start then renews the modes."""
     with owner.node():
         _pid, code, said = users.warren(ALICE, "queue", "declare", owner.directory, "q")
         assert code == 0, said

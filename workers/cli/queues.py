@@ -16,8 +16,8 @@ from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.attached import ANSWER, attached, awaited
 from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, leads_to, not_bound, values_of
-from warren.workers.cli.inspect import attach
 from warren.workers.cli.consent import YES, consented
+from warren.workers.cli.inspect import attach
 from warren.workers.cli.node import kind
 from warren.workers.cli.queue_holders import holders
 from warren.workers.process.control import ControlClient
