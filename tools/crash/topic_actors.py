@@ -49,6 +49,7 @@ TAIL_BYTES = 16 << 10
 FIND_MAX = 1 << 16
 #: setting of the node: how long a member may keep a queue that it has to give back
 GROUP_RELEASE_S = 1.0
+GROUP_SESSION_S = 1.0  #: of members; some are stopped for longer
 
 
 def crc_of(records: Iterable[tuple[int, str]]) -> int:
@@ -412,7 +413,12 @@ class Member:
 
     def turn(self) -> None:
         """Some messages, and mostly a commit of them."""
-        records = self.reader.get_many(self.rng.choice((1, 20, 200)), timeout=0.1)
+        try:
+            records = self.reader.get_many(self.rng.choice((1, 20, 200)), timeout=0.1)
+        except warren.SessionExpired as error:  # it was stopped for too long: its queues are others'
+            self.log.error(error)
+            self.at.clear()
+            return
         by_queue: dict[int, list[warren.Record]] = {}
         for record in records:
             by_queue.setdefault(record.queue, []).append(record)
@@ -453,7 +459,13 @@ def group(directory: str, log: Log, rng: random.Random) -> None:
 
     def work(node: warren.Node) -> None:
         topic = node.topic(GROUP_TOPIC)
-        with topic.reader(group=GROUP, start="earliest", commit="manual", prefetch=200) as reader:
+        with topic.reader(
+            GROUP,
+            commit="manual",
+            prefetch=200,
+            session_timeout=GROUP_SESSION_S,
+            max_poll_interval=10 * GROUP_SESSION_S,
+        ) as reader:
             member = Member(reader, log, rng)
             end = time.monotonic() + rng.random() * 20
             while not stopping() and time.monotonic() < end:  # then it leaves, and comes again
