@@ -436,6 +436,17 @@ def test_stop_tells_programs_too_whom_it_killed(start: Starter, tmp_path: Path) 
         assert node.end()[0] == EXIT_KILLED
 
 
+def test_stop_tells_of_a_server_that_did_not_save_all(start: Starter, tmp_path: Path) -> None:
+    start().ready().stop()
+    behave(tmp_path / "node", "store", "unclean")
+    node = start().ready()
+    store = node.pids()["store-0"]
+    done = stopped(node)
+    assert (done.returncode, done.stdout.count("has stopped")) == (0, 1), done.stderr
+    assert f"store (process {store}) ended with exit code 1 while the node was stopping; see" in done.stderr
+    assert node.end()[0] == 0
+
+
 def test_a_stop_with_a_timeout_lets_servers_finish(start: Starter, tmp_path: Path) -> None:
     """Goal: `stop --timeout` is time for the servers, too, where the node was started with less. Method: a node that
     would kill at once, and a worker that does not end: the node says who is waited for, and that it is still there.

@@ -3,8 +3,8 @@ end.
 
 As a program: `python -m support.dummy_servers DIR [key=value …]` is a supervisor with such servers; the behaviour of
 the servers is told by files in DIR/behave: `<role>.exit` with an exit code ends that role at once, `<role>.deaf`
-makes it deaf to SIGTERM, and `<role>.slow` lets it sync all the same; `topics.blind` keeps the topic worker from
-reading the catalog.
+makes it deaf to SIGTERM, and `<role>.slow` lets it sync all the same; `<role>.unclean` lets it end with 1;
+`topics.blind` keeps the topic worker from reading the catalog.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def _serve(directory: Path, shared_id: int, name: str, servers: tuple[int, ...],
     for server in servers:
         superblock.server_set(server, "state", CONSTANTS["SERVER_DOWN"])
     superblock.close()
-    return 0
+    return int((behave / f"{name}.unclean").exists())
 
 
 def main() -> int:

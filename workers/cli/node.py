@@ -440,7 +440,7 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
                 client.call("stop", timeout=max(ASK_S, _left(timeout, began)), force=force, finish_s=finish_s)
             with ControlClient(directory) as quiet:  # this command itself says what it waits for
-                killed = _ended(quiet, timeout, began)
+                killed, unclean = _ended(quiet, timeout, began)
             if pidfd >= 0 and not select.select([pidfd], [], [], min(_left(timeout, began), WAIT_MAX_S))[0]:
                 raise _not_done(client, timeout)
         finally:
@@ -448,12 +448,16 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
                 os.close(pidfd)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        output.print_json({"dir": str(target.path), "stopped": True, "seconds": seconds, "killed": killed})
+        output.print_json(
+            {"dir": str(target.path), "stopped": True, "seconds": seconds, "killed": killed, "unclean": unclean}
+        )
     else:
         print(f"warren: the node of {target.path} has stopped ({seconds:.2f} s)")
     for item in killed if not (force or as_json) else ():
         why = f"{item['server']} (process {item['pid']}) did not end, and was killed: {item['why']}"
         output.say(f"warren: {why}; what was confirmed is kept", error=True)
+    for item in () if as_json else unclean:
+        output.say(f"warren: {item['server']} (process {item['pid']}) {item['why']}", error=True)
     return EXIT_KILLED if killed and not force else 0
 
 
@@ -461,27 +465,29 @@ def _left(timeout: float, began: float) -> float:
     return max(0.0, timeout - (time.monotonic() - began))
 
 
-def _ended(client: ControlClient, timeout: float, began: float) -> list[dict[str, Any]]:
-    """Wait for the end of a node that was told to stop: which of its servers were killed. Raises TimedOut."""
+def _ended(client: ControlClient, timeout: float, began: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Wait for the end of a node that was told to stop: the servers that were killed, and those that ended without
+    having saved all. Raises TimedOut.
+    """
     try:
         try:
-            return _killed(client, min(_left(timeout, began), TELL_S))
+            return _outcome(client, min(_left(timeout, began), TELL_S))
         except TimedOut:
             output.waiting(
                 f"the servers are finishing what was submitted, for at most {_left(timeout, began):.0f} s; --force "
                 "kills them"
             )
         try:
-            return _killed(client, _left(timeout, began))
+            return _outcome(client, _left(timeout, began))
         except TimedOut as error:
             raise _not_done(client, timeout) from error
     except (NodeNotRunning, PeerLost):  # it is gone, and said nothing
-        return []
+        return [], []
 
 
-def _killed(client: ControlClient, seconds: float) -> list[dict[str, Any]]:
-    killed: list[dict[str, Any]] = client.call("ended", timeout=seconds)["killed"]
-    return killed
+def _outcome(client: ControlClient, seconds: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    answer = client.call("ended", timeout=seconds)
+    return answer["killed"], answer["unclean"]
 
 
 def _not_done(client: ControlClient, timeout: float) -> TimedOut:

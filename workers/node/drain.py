@@ -62,6 +62,7 @@ class Drain:
         self.code = 0  #: the exit code of the supervisor
         self.kill_at: float | None = None  #: when what is left is killed
         self.killed: list[dict[str, Any]] = []  #: {server, pid, why} of those that did not end by themselves
+        self.unclean: list[dict[str, Any]] = []  #: the same of those that ended, and say that they did not save all
         self.ended = False  #: every server is gone
         self._progress = Progress(superblock)
         self._limit = 0.0  # seconds that they have
@@ -170,7 +171,7 @@ class Drain:
 
     def outcome(self) -> dict[str, Any] | None:
         """What `Ended` answers; None: not yet."""
-        return {"killed": self.killed} if self.ended else None
+        return {"killed": self.killed, "unclean": self.unclean} if self.ended else None
 
     def finished(self) -> bool:
         """Whether every server is gone."""

@@ -112,7 +112,10 @@ class Upkeep:
             role.set_state(self._superblock, DOWN)
             # the collector is not waited for at the start: it may be told to end before it can listen
             if how not in ("ended with exit code 0", "ended") and (role.vital or how != "was killed by SIGTERM"):
-                self._say(f"{role.name} (process {pid}) {how} while the node was stopping; see {role.log}", WARNING)
+                why = f"{how} while the node was stopping; see {role.log}"
+                self._say(f"{role.name} (process {pid}) {why}", WARNING)
+                if role.vital and not self.drain.killed:
+                    self.drain.unclean.append({"server": role.name, "pid": pid, "why": why})
             self._scan()
             return
         if role.lack:

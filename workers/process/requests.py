@@ -66,7 +66,9 @@ class Stop(Request, tag="stop"):
 
 
 class Ended(Request, tag="ended"):
-    """{killed: [{server, pid, why}]}, when every server of a node that stops is gone: those that were killed."""
+    """{killed, unclean: [{server, pid, why}]}, when every server of a node that stops is gone: those that had to be
+    killed, and those that ended without having saved all.
+    """
 
     reads: ClassVar[bool] = True
 
