@@ -220,6 +220,24 @@ def test_messages_of_a_transaction_that_was_ended_count_no_more(node: GatewayNod
             lane.open()
 
 
+def test_consumers_are_refused_at_the_bound_until_others_have_gone(node: GatewayNode, wire: Wire) -> None:
+    """Those of a stream may hold very much each, by their prefetch."""
+    lane = wire.channel()
+    lane.call("queue.declare", queue="stream", durable=True, arguments={"x-queue-type": "stream"})
+    for _life in range(2):  # the consumers of a channel go with it
+        lane.call("basic.qos", count=65535)
+        for number in range(20):  # and those that are cancelled
+            lane.call("basic.consume", queue="stream", tag=str(number))
+            lane.call("basic.cancel", tag=str(number))
+        found = lane.call("basic.consume", queue="stream", tag="a")
+        while found.name == "basic.consume-ok":
+            found = lane.call("basic.consume", queue="stream", tag=found["tag"] + "a")
+        assert found["code"] == 406
+        assert "amqp_backlog_bytes" in found["text"]
+        lane.again()
+    lane.call("queue.delete", queue="stream")
+
+
 LARGE, MANY = bytes(400_000), 90
 
 
