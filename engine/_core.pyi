@@ -1719,6 +1719,9 @@ def topics_preview(
     OSError.
     """
 
+def mount_number(fd: int, /) -> int:
+    """Which mount a file lies in, while the machine runs; 0: the system does not say (before Linux 6.8)."""
+
 def topics_checkpoint(
     root: int,
     node: bytes,

@@ -2,6 +2,7 @@
  * engine/topics/check.py. All but topics_snapshot take (root, node, boot, log_file_bytes, consume_queue_entries, index_slots, index_entries) first. */
 #include "binding/arguments.h"
 #include "topics/examine.h"
+#include "topics/folder.h"
 #include "topics/half_table.h"
 #include "topics/log_search.h"
 #include "topics/pending.h"
@@ -380,7 +381,14 @@ static PyObject *topics_snapshot(PyObject *module, PyObject *args) {
     return Py_BuildValue("(KK)", (unsigned long long)(is_later ? later.position : head.position), (unsigned long long)n);
 }
 
+static PyObject *mount_number(PyObject *module, PyObject *given) {
+    (void)module;
+    const long fd = PyLong_AsLong(given);
+    return fd == -1 && PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(wr_folder_mount((int)fd));
+}
+
 static PyMethodDef methods[] = {
+    {"mount_number", mount_number, METH_O, NULL},
     {"topics_snapshot", topics_snapshot, METH_VARARGS, NULL},
     {"topics_examine", (PyCFunction)(void *)topics_examine, METH_FASTCALL, NULL},
     {"topics_rebuild", (PyCFunction)(void *)topics_rebuild, METH_FASTCALL, NULL},

@@ -15,6 +15,7 @@ topics are looked at and repaired by engine/topics/compacted_check.py, and snaps
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -78,12 +79,14 @@ class TopicsCheck:
         self._larger: dict[Path, tuple[int, str]] = {}
         #: what lies in place of derived files and folders, and is none
         self._foreign: list[Path] = []
+        #: the newest file of the key index, and the one that the checkpoint names
+        self._newest = self._synced_index = ""
         self._settings = settings
         self._topics = tuple(topics)
-        self._whose = node_bytes(node_id), boot_bytes()
+        self._node = node_bytes(node_id)
         kept = {id: (name, queues) for id, name, queues in self._topics if id in compacted}
-        self._compacted = CompactedCheck(folder, self._whose[0], kept, running)
-        self._snapshots = SnapshotCheck(folder, self._whose[0], running)
+        self._compacted = CompactedCheck(folder, self._node, kept, running)
+        self._snapshots = SnapshotCheck(folder, self._node, running)
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -95,6 +98,7 @@ class TopicsCheck:
             bases = self._log_files()
             limit = checkpoint["position"] if checkpoint is not None else 0
             synced = _synced(checkpoint)
+            self._synced_index = checkpoint["index"] if checkpoint is not None else ""
             self._derived_files(synced)
             end = (bases[-1] + self._settings.log_file_bytes) if bases else 0
             tell = self._teller(progress, end)
@@ -124,7 +128,7 @@ class TopicsCheck:
         root = data_files.open_folder(self.folder.path)
         try:
             sizes = settings.consume_queue_entries, settings.index_slots, settings.index_entries
-            yield root, *self._whose, settings.log_file_bytes, *sizes
+            yield root, self._node, boot_bytes(root), settings.log_file_bytes, *sizes
         finally:
             os.close(root)
 
@@ -167,6 +171,7 @@ class TopicsCheck:
                     self._check_made(path, "units", bytes_of_queue)
         bytes_of_index = key_index_bytes(self._settings.index_slots, self._settings.index_entries)
         for path in self._listed(self.folder.index, foreign.TIME):
+            self._newest = path.name
             if synced is None or path.name <= synced[0]:
                 self._check_made(path, "keys", bytes_of_index)
 
@@ -295,10 +300,18 @@ class TopicsCheck:
             what = f"{counted(count, 'unit')}" if units else counted(count, "key")
             self._problem(path, "units" if units else "keys", f"is missing, with {what}; {AGAIN}")
             return
+        if count == 1 and not units and self._may_be_empty(path) and _is_zeros(path):
+            note = "is empty: its content was lost with the power, after it got its name; the next start makes it again"
+            self.found.append(Found(path, "keys", note=note))
+            return
         thing = "damaged unit" if units else "damaged place"
         self._problem(
             path, "units" if units else "keys", f"{counted(count, thing)}, the first at byte {at} ({reason}); {AGAIN}"
         )
+
+    def _may_be_empty(self, path: Path) -> bool:
+        """Whether it is the newest file of the key index, and the checkpoint knows nothing of it."""
+        return path.name == self._newest and path.name > self._synced_index
 
     def _check_checkpoint(self, kind: str, counts: dict[str, int]) -> None:
         path = self.folder.checkpoint
@@ -436,6 +449,23 @@ def _synced(checkpoint: dict[str, Any] | None) -> tuple[str, int] | None:
     if checkpoint is None:
         return "", 0
     return None if checkpoint["survived"] else (checkpoint["index"], checkpoint["index_count"])
+
+
+def _is_zeros(path: Path) -> bool:
+    """Whether a sparse file has no byte but zeros."""
+    with data_files.reading(path) as file:
+        at = 0
+        while True:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # the rest is a hole
+                    return True
+                raise
+            found = os.pread(file.fileno(), _MiB, at)
+            if any(found):
+                return False
+            at += len(found)
 
 
 def _files_in(folder: Path) -> bool:

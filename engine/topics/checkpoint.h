@@ -30,7 +30,7 @@ typedef struct {
     uint64_t position;
     uint64_t first;          /* files of the log below it may have been removed */
     uint64_t store_ms;       /* of its newest record */
-    uint8_t boot[16];        /* of the machine, as it says itself: another one, and what was not synced may be gone */
+    uint8_t boot[16];        /* of the machine and the mount: another one, and what was not synced may be gone */
     uint32_t consume_queue_entries, index_slots, index_entries; /* settings that the files were made with */
     wr_index_mark index;
     uint32_t marks_n, rows_n;

@@ -21,7 +21,7 @@ typedef struct wr_dispatch wr_dispatch;
 
 typedef struct {
     int root; /* where consumequeue/<topic>/<queue>/, index/ and the checkpoint lie; outlives this */
-    uint8_t node[16], boot[16]; /* of the log; of the machine as it runs */
+    uint8_t node[16], boot[16]; /* of the log; of the machine and the mount as they are */
     uint64_t log_file_bytes;
     uint32_t consume_queue_entries, index_slots, index_entries;
 } wr_dispatch_place;

@@ -4,6 +4,7 @@
 #include "kernel/data_files.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -24,6 +25,17 @@ int wr_folder_make(int root, const char *path) {
         if (error && error != EEXIST) return error;
     }
     return 0;
+}
+
+#define MOUNT_ID_UNIQUE 0x4000u /* STATX_MNT_ID_UNIQUE */
+#define MOUNT_ID_AT 0x90        /* stx_mnt_id, which older headers lack */
+
+uint64_t wr_folder_mount(int fd) {
+    struct statx found = {0};
+    uint64_t number;
+    if (statx(fd, "", AT_EMPTY_PATH, MOUNT_ID_UNIQUE, &found) != 0 || !(found.stx_mask & MOUNT_ID_UNIQUE)) return 0;
+    memcpy(&number, (const uint8_t *)&found + MOUNT_ID_AT, sizeof number);
+    return number;
 }
 
 static int sync_one(int root, const char *path) {

@@ -14,6 +14,10 @@
 /* Make a folder and those above it, below root. 0 or an errno. */
 int wr_folder_make(int root, const char *path);
 
+/* The mount of an open file: a number that no other one gets while the machine runs. 0: the system does not say (before
+ * Linux 6.8). */
+uint64_t wr_folder_mount(int fd);
+
 /* Sync a folder and those above it, root among them. 0 or an errno. */
 int wr_folder_sync(int root, const char *path);
 

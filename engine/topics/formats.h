@@ -170,7 +170,7 @@
 #define WR_CHECKPOINT_AT_NUMBER 40 /* u64: of that commit */
 #define WR_CHECKPOINT_AT_POSITION 48 /* u64: the log is walked from here on */
 #define WR_CHECKPOINT_AT_STORE_TIMESTAMP 56 /* u64: of the newest record below it */
-#define WR_CHECKPOINT_AT_BOOT 64 /* bytes[16]: of the machine: in another one, what was not synced may be gone */
+#define WR_CHECKPOINT_AT_BOOT 64 /* bytes[16]: of the machine and the mount: in another one, what was not synced may be gone */
 #define WR_CHECKPOINT_AT_CONSUME_QUEUE_ENTRIES 80 /* u32: setting of the files */
 #define WR_CHECKPOINT_AT_INDEX_SLOTS 84 /* u32: setting of the files */
 #define WR_CHECKPOINT_AT_INDEX_ENTRIES 88 /* u32: setting of the files */

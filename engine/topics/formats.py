@@ -383,7 +383,7 @@ CHECKPOINT = Struct(
         Field("number", 40, "u64", "of that commit"),
         Field("position", 48, "u64", "the log is walked from here on"),
         Field("store_timestamp", 56, "u64", "of the newest record below it"),
-        Field("boot", 64, "bytes", "of the machine: in another one, what was not synced may be gone", 16),
+        Field("boot", 64, "bytes", "of the machine and the mount: in another one, what was not synced may be gone", 16),
         Field("consume_queue_entries", 80, "u32", "setting of the files"),
         Field("index_slots", 84, "u32", "setting of the files"),
         Field("index_entries", 88, "u32", "setting of the files"),

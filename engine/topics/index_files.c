@@ -278,10 +278,12 @@ static int make_new(wr_index_files *f, const char *name, const wr_index_link *li
     return error;
 }
 
+/* Its link is durable before its name can be: a sync of another file may make the name so at any time. */
 static int give_name(wr_index_files *f, const char *name) {
     char from[PATH_MAX], to[PATH_MAX];
     int error = path_of(f, from, NEW);
     if (!error) error = path_of(f, to, name);
+    if (!error) error = wr_mapped_sync(&f->file, 0, f->bytes);
     if (!error) error = wr_data_rename(f->root, from, to);
     if (error) {
         close_newest(f);
@@ -536,7 +538,6 @@ static int make_again(wr_index_files *f, const wr_index_mark *mark) {
     }
     free(entries);
     close(fd);
-    if (!error) error = wr_mapped_sync(&f->file, 0, f->bytes);
     if (!error) error = give_name(f, mark->name);
     else if (made) {
         close_newest(f);

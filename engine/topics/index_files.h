@@ -9,6 +9,7 @@
  * Invariants
  *   Keys are put in the order of the log, so what is there is all up to a position, whenever the writer dies: what is put again
  *   below that is there, and of the record at it every key is looked for. Readers see an entry whole or not at all.
+ *   A file has its name when its link is on stable storage, and not before.
  * Crash points: killed anywhere, the next writer goes on (recover with `survived`). Power lost: a file holds what the last mark
  *   counts, and any pages beside; recover makes it again from the entries that the mark counts. */
 #ifndef WR_TOPICS_INDEX_FILES_H

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import threading
 import time
@@ -59,9 +60,13 @@ AGAIN = "`warren check --repair`, when the node is down, makes consume queues an
 MEMORY = (errno.ENOMEM,)
 
 
-def boot_bytes() -> bytes:
-    """Which life of the machine this is: after another one, what was not synced may be gone."""
-    return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+def boot_bytes(folder: int) -> bytes:
+    """Which life of the machine this is, and of the mount of an open folder: in another one, what was not synced may be
+    gone.
+    """
+    boot = uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+    mount = _core.mount_number(folder).to_bytes(8, "little")
+    return hashlib.blake2b(boot + mount, digest_size=len(boot)).digest()
 
 
 @dataclass

@@ -9,6 +9,7 @@ kind and a copy of an earlier moment; then a copy of it for each case, damaged b
 import os
 import shutil
 import struct
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import google_crc32c
 import pytest
 
+from warren.engine import _core
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.config import Settings
 from warren.engine.errors import CorruptRecord, StoreError
@@ -24,6 +26,7 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import TOPIC_RING
 from warren.engine.topics.check import TopicsCheck
 from warren.engine.topics.found import Found
+from warren.engine.topics.service import boot_bytes
 from warren.workers.faces.topic_reading import TopicReading
 
 from support import topic_folder
@@ -434,7 +437,7 @@ def test_what_a_loss_of_power_makes_of_unsynced_files_is_no_damage(
     lose_power(made, node)
     assert problems(checking(node).examine()), "the machine was not started since: all that was stored is there"
     for module in ("warren.engine.topics.check", "support.topic_probe"):
-        monkeypatch.setattr(f"{module}.boot_bytes", lambda: b"another boot id.")
+        monkeypatch.setattr(f"{module}.boot_bytes", lambda _folder: b"another boot id.")
     assert problems(checking(node).examine()) == {}
     older = index(TopicsFolder.of(made.older))
     for name, at in (
@@ -454,6 +457,50 @@ def test_what_a_loss_of_power_makes_of_unsynced_files_is_no_damage(
     lost.write_bytes(content)
     assert serve(node, made.counts) == (0, 0, 0, "")
     assert problems(checking(node).examine()) == {}
+
+
+def test_a_newest_key_file_of_zeros_is_a_note_and_made_again(made: Made, tmp_path: Path) -> None:
+    """What older versions left behind a power failure: they gave the file its name before its link was synced."""
+    path = tmp_path / "node"
+    shutil.copytree(made.path, path)
+    node = node_at(path)
+    newest = index(node.folder)[-1]
+    empty = newest.with_name(f"{int(newest.name) + 1:017d}")
+    with open(empty, "wb") as file:
+        file.truncate(newest.stat().st_size)
+    found = checking(node).examine()
+    assert problems(found) == {}
+    assert [item.note for item in found if item.path == empty and "lost with the power" in item.note]
+    with open(empty, "r+b") as file:
+        os.pwrite(file.fileno(), b"\1", 40 + 4 * node.index_slots + 5)
+    assert empty in problems(checking(node).examine()), "it holds something, and that is damaged"
+    os.truncate(empty, 0)
+    os.truncate(empty, newest.stat().st_size)
+    assert serve(node, made.counts) == (0, 0, 0, "")
+    assert problems(checking(node).examine()) == {}
+    assert not empty.exists() or empty.read_bytes()[40 + 4 * node.index_slots :].strip(b"\0")
+
+
+def test_files_of_another_mount_are_judged_as_after_a_power_failure(tmp_path: Path) -> None:
+    """A file system that was mounted again, on a machine that ran on, has what was synced and no more."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    again = tmp_path / "again"
+    again.mkdir()
+    mounted = subprocess.run(["mount", "--bind", str(tmp_path), str(again)], capture_output=True, check=False)
+    if mounted.returncode:
+        os.close(folder)
+        pytest.skip("this container may not mount")
+    other = os.open(again, os.O_RDONLY)
+    try:
+        assert boot_bytes(folder) == boot_bytes(folder)
+        if _core.mount_number(folder):
+            assert boot_bytes(folder) != boot_bytes(other)
+    finally:
+        os.close(other)
+        os.close(folder)
+        subprocess.run(["umount", str(again)], check=True)
 
 
 def test_a_torn_first_commit_is_no_damage(tmp_path: Path) -> None:

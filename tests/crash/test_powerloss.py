@@ -41,7 +41,7 @@ class Recorded:
         """What a campaign finds in crash states of these records."""
         truth, checker = Truth(records), Checker(self.folder)
         try:
-            return [
+            return powerloss.named_early(records, self.root) + [
                 text
                 for _number, point, state in powerloss.states_of(records, self.root, states, "test")
                 for text in checker.check(state, truth, point)
@@ -283,6 +283,19 @@ def test_names_without_a_sync_may_have_changed_or_not() -> None:
     assert {tuple(sorted(state)) for state in _states(records)} == {("old",)}
     records.append(_record("unlink", path=f"{ROOT}/old"))
     assert {tuple(state) for state in _states(records)} == {(), ("old",)}
+
+
+def test_a_file_that_is_named_before_its_bytes_are_certain_is_found() -> None:
+    """Its name may come out alone, and then the file is empty."""
+    records = [
+        _record("create", path=f"{ROOT}/new", inode=5),
+        _record("size", inode=5, at=SECTOR),
+        _record("seen", inode=5, data=b"link"),
+        _record("rename", path=f"{ROOT}/new", to=f"{ROOT}/file"),
+    ]
+    assert powerloss.named_early(records, ROOT) == ["new became file before it was synced"]
+    records.insert(3, _record("sync", inode=5, over=4, result=0))
+    assert powerloss.named_early(records, ROOT) == []
 
 
 def test_two_names_of_one_file(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Recorded:
         """What a campaign finds in crash states of these records."""
         truth = TopicTruth(records)
         found = (self.checker.check(state, truth, point) for _number, point, state in self.states(records, count))
-        return [text for wrong in found for text in wrong]
+        return powerloss.named_early(records, self.root) + [text for wrong in found for text in wrong]
 
 
 @contextlib.contextmanager

@@ -237,7 +237,7 @@ class Life:
             ring,
             self.rows,
             node_bytes(node.superblock.node_id),
-            boot_bytes(),
+            boot_bytes(self._folder),
             ring_bytes=node.ring_bytes,
             log_file_bytes=node.log_file_bytes,
             consume_queue_entries=node.consume_queue_entries,

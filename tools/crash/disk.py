@@ -174,6 +174,7 @@ class Disk:
         self.at = 0
         self.names: dict[str, _File | None] = {root: None}  #: what is certain of the names
         self.live: dict[str, _File | None] = {root: None}  #: the names as processes see them
+        self.early: list[str] = []  #: names that files got before what had been written into them was certain
         self._stamps: dict[str, int] = {}  #: number of the last certain change of a name
         self._namings: list[_Naming] = []
         self._files: dict[int, _File] = {}  #: by inode
@@ -235,6 +236,8 @@ class Disk:
             moved = self.live[record.path]
             if moved is None:
                 raise RecordingError(f"the directory {record.path} was renamed: the campaign has no model of that")
+            if any(change.kind in WRITES for change in moved.changes):
+                self.early.append(f"{self._inner(record.path)} became {self._inner(record.to)} before it was synced")
             self._name(number, {record.to: moved} if kind == "link" else {record.path: False, record.to: moved})
 
     def _inner(self, path: str) -> str:

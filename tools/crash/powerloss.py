@@ -198,6 +198,13 @@ def differences(records: Sequence[Record], directory: Path) -> list[str]:
     return sorted(differs)
 
 
+def named_early(records: Sequence[Record], root: str) -> list[str]:
+    """Files that got a name before their bytes were certain: a sync of another file may make the name certain alone."""
+    disk = Disk(records, root, nothing_relies_on)
+    disk.advance(len(records))
+    return disk.early
+
+
 class Campaign:
     """Histories and their states, until there are enough."""
 
@@ -247,6 +254,7 @@ class Campaign:
         report.did.update(truth.did)
         checker = self.load.checker(folder)
         before, began = len(report.violations), time.monotonic()
+        report.violations += [f"history {number}: {text}" for text in named_early(records, root)]
         try:
             for state_number, point, state in states_of(records, root, count, f"{report.seed}/{number}"):
                 if wrong := checker.check(state, truth, point):

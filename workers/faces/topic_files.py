@@ -105,7 +105,7 @@ class TopicFiles:
         if self._root < 0:
             return
         settings = self._settings
-        whose = node_bytes(self.node_id), boot_bytes()
+        whose = node_bytes(self.node_id), boot_bytes(self._root)
         sizes = settings.consume_queue_entries, settings.index_slots, settings.index_entries
         with explained(f"cannot read {self.directory.path}"):
             kind, found = _core.topics_checkpoint(self._root, *whose, settings.log_file_bytes, *sizes)

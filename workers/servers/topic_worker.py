@@ -141,7 +141,7 @@ class TopicWorker(WorkerProcess):
                 ring,
                 memory.rows.buffer,
                 node_bytes(self.superblock.node_id),
-                boot_bytes(),
+                boot_bytes(self._folder_fd),
                 ring_bytes=settings.topic_ring_bytes,
                 log_file_bytes=settings.log_file_bytes,
                 consume_queue_entries=settings.consume_queue_entries,

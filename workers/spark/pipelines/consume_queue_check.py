@@ -58,7 +58,7 @@ def bounds(directory: Directory) -> Bounds:
         raise StoreError(f"{folder.path} is missing: this node never had a topic") from error
     try:
         sizes = settings.consume_queue_entries, settings.index_slots, settings.index_entries
-        whose = node_bytes(directory.node_id), boot_bytes()
+        whose = node_bytes(directory.node_id), boot_bytes(root)
         _kind, found = _core.topics_checkpoint(root, *whose, settings.log_file_bytes, *sizes)
     finally:
         os.close(root)
