@@ -1,5 +1,5 @@
 """`python -m warren.tools.crash [topics | amqp | celery] --kills N --seed S [--minutes M]`: a kill campaign;
-`… machine`, `queues`, `powerloss`, `spark`, `sink`.
+`… machine`, `queues`, `powerloss`, `powercut`, `spark`, `sink`.
 
 The exit code is 1 when it found something.
 """
@@ -34,6 +34,10 @@ def main(argv: list[str] | None = None) -> int:
         return spark_campaign.main(arguments[1:], spark=arguments[0] == "spark")
     if arguments[:1] == ["powerloss"]:
         return _power_losses(arguments[1:])
+    if arguments[:1] == ["powercut"]:
+        from warren.tools.crash import powercut
+
+        return powercut.main(arguments[1:])
     if arguments[:1] == ["topics"]:
         from warren.tools.crash.topic_campaign import TopicCampaign
 

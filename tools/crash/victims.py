@@ -7,6 +7,7 @@ and the supervisor is killed in its place otherwise: the campaign measures resta
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -25,6 +26,7 @@ from warren.workers.process import interpreter
 
 SERVER_DEATHS = 4
 DEATHS_WINDOW_S = 60.0
+KILL_S = 20.0
 
 
 class Actor:
@@ -213,6 +215,20 @@ def processes_of(directory: Path) -> list[psutil.Process]:
         if process.pid != os.getpid()
         and (str(directory) in words if (words := process.info["cmdline"]) else _has_open(process.pid, directory))
     ]
+
+
+def kill_all(directory: Path) -> None:
+    """Kill every process that names the directory, at one moment: those of a node start others that they miss."""
+    stopped: dict[int, psutil.Process] = {}
+    while new := [one for one in processes_of(directory) if one.pid not in stopped]:
+        for process in new:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+                process.suspend()
+                stopped[process.pid] = process
+    for process in stopped.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+            process.wait(KILL_S)
 
 
 def _has_open(pid: int, directory: Path) -> bool:
