@@ -39,6 +39,7 @@ struct wr_index_files {
     uint64_t bytes;
     int failed;            /* of a sync */
     bool unnamed, unsynced; /* a name, the newest file */
+    bool torn;             /* a store into the newest file failed: its writer has to be opened again */
     wr_mapped_file file;   /* the newest one; base NULL: there is none */
     char name[WR_INDEX_NAME_DIGITS + 1]; /* of it, or of the newest one that there was */
     bool there;            /* a file of that name is */
@@ -114,7 +115,7 @@ wr_index_files *wr_index_files_new(int root, const char *folder, uint32_t slots_
 static void close_newest(wr_index_files *f) {
     wr_mapped_close(&f->file);
     memset(f->pieces, 0, ((f->bytes >> PIECE_BITS) / 64 + 1) * sizeof *f->pieces);
-    f->unsynced = false;
+    f->unsynced = f->torn = false;
 }
 
 static void drop_full(wr_index_files *f) {
@@ -166,6 +167,59 @@ static inline uint64_t slot_at(const wr_index_files *f, uint32_t key_hash) {
     return WR_KEY_INDEX_HEADER_SIZE + (uint64_t)(key_hash % f->slots_n) * WR_KEY_INDEX_SLOT_SIZE;
 }
 static inline uint64_t entry_at(const wr_index_files *f, uint32_t number) { return wr_key_index_bytes(f->slots_n, number); }
+
+/* ---- stores into a map ---- */
+
+/* Store into the file of a name. 0, or an errno: ENOSPC, EDQUOT, EUCLEAN (it is another file by now), EIO. */
+static int store_into(const wr_index_files *f, const wr_mapped_file *file, const char *name, void (*store)(void *context), void *context) {
+    char path[PATH_MAX];
+    if (wr_mapped_try(file, store, context)) return 0;
+    int error = path_of(f, path, name);
+    if (!error) error = wr_mapped_why(file, f->root, path);
+    return error == ESTALE ? EUCLEAN : error;
+}
+
+typedef struct {
+    wr_key_writer *writer;
+    const wr_key_index *index;
+    wr_key_code code;
+} an_opening;
+
+static void store_opening(void *context) {
+    an_opening *o = context;
+    o->code = wr_key_writer_open(o->writer, o->index);
+}
+
+/* Open the writer of the newest file, which has this name. */
+static int open_writer(wr_index_files *f, const char *name) {
+    wr_key_index index;
+    if (!wr_key_index_take(&index, f->file.base, f->bytes, f->slots_n, f->entries_n)) return EINVAL;
+    an_opening opening = {&f->writer, &index, WR_KEY_FOUND};
+    int error = store_into(f, &f->file, name, store_opening, &opening);
+    f->torn = error != 0;
+    return error || opening.code == WR_KEY_FOUND ? error : EUCLEAN;
+}
+
+typedef struct {
+    wr_key_writer *writer;
+    uint32_t key_hash;
+    uint64_t physical_offset;
+    int64_t store_timestamp;
+    wr_key_code code;
+} a_put;
+
+static void store_put(void *context) {
+    a_put *put = context;
+    put->code = wr_key_put(put->writer, put->key_hash, put->physical_offset, put->store_timestamp);
+}
+
+/* Put a key into the newest file, which has this name, and blocks for it. */
+static int put_key(wr_index_files *f, const char *name, uint32_t key_hash, uint64_t physical_offset, int64_t store_timestamp) {
+    a_put put = {&f->writer, key_hash, physical_offset, store_timestamp, WR_KEY_FOUND};
+    int error = store_into(f, &f->file, name, store_put, &put);
+    f->torn = error != 0;
+    return error || put.code == WR_KEY_FOUND ? error : EUCLEAN;
+}
 
 /* ---- files as they lie there, read without a map ---- */
 
@@ -223,9 +277,7 @@ static int open_newest(wr_index_files *f, const char *name) {
     if (!error) error = have(f, name, 0, WR_KEY_INDEX_HEADER_SIZE);
     if (!error) error = have(f, name, entry_at(f, s.count - 1), (s.count < f->entries_n ? 2 : 1) * ENTRY_BYTES);
     if (!error && s.count < f->entries_n && !(wr_get32(half) >> 31)) error = have(f, name, slot_at(f, wr_get32(half)), WR_KEY_INDEX_SLOT_SIZE);
-    wr_key_index index;
-    if (!error && !wr_key_index_take(&index, f->file.base, f->bytes, f->slots_n, f->entries_n)) error = EINVAL;
-    if (!error && wr_key_writer_open(&f->writer, &index) != WR_KEY_FOUND) error = EUCLEAN;
+    if (!error) error = open_writer(f, name);
     wr_index_link link;
     if (!error && !wr_index_link_get(f->file.base + entry_at(f, 0), name, &link)) error = EUCLEAN;
     if (error) {
@@ -256,10 +308,20 @@ static int look_at_newest(wr_index_files *f, const wr_folder_list *list) {
 
 /* ---- a new file ---- */
 
+typedef struct {
+    uint8_t *at;
+    const char *name;
+    const wr_index_link *link;
+} a_link;
+
+static void store_link(void *context) {
+    const a_link *l = context;
+    wr_index_link_put(l->at, l->name, l->link);
+}
+
 /* Make a file of the name NEW, which will have another one, and map it: empty but for its link, with blocks for its head. */
 static int make_new(wr_index_files *f, const char *name, const wr_index_link *link) {
     char path[PATH_MAX];
-    wr_key_index index;
     bool made;
     int error = path_of(f, path, NEW);
     if (!error) error = wr_folder_make(f->root, f->folder);
@@ -268,9 +330,8 @@ static int make_new(wr_index_files *f, const char *name, const wr_index_link *li
     f->writer.count = 1;
     if (!error) error = have(f, NEW, 0, WR_KEY_INDEX_HEADER_SIZE);
     if (!error) error = have(f, NEW, entry_at(f, 0), ENTRY_BYTES);
-    if (!error) wr_index_link_put(f->file.base + entry_at(f, 0), name, link);
-    if (!error && !wr_key_index_take(&index, f->file.base, f->bytes, f->slots_n, f->entries_n)) error = EINVAL;
-    if (!error && wr_key_writer_open(&f->writer, &index) != WR_KEY_FOUND) error = EUCLEAN;
+    if (!error) error = store_into(f, &f->file, NEW, store_link, &(a_link){f->file.base + entry_at(f, 0), name, link});
+    if (!error) error = open_writer(f, NEW);
     if (error) {
         close_newest(f);
         remove_file(f, NEW);
@@ -340,6 +401,10 @@ static int is_there(wr_index_files *f, uint32_t key_hash, bool *there) {
 
 int wr_index_files_put(wr_index_files *f, uint32_t key_hash, uint64_t physical_offset, int64_t store_timestamp) {
     if (f->failed) return f->failed;
+    if (f->torn && f->file.base) {
+        int error = open_writer(f, f->name);
+        if (error) return error;
+    }
     if (f->any && physical_offset <= f->newest) {
         bool there = physical_offset < f->newest;
         int error = there ? 0 : is_there(f, key_hash, &there);
@@ -348,9 +413,9 @@ int wr_index_files_put(wr_index_files *f, uint32_t key_hash, uint64_t physical_o
     int error = f->file.base && f->writer.count < f->entries_n ? 0 : roll(f, store_timestamp);
     if (!error) error = have(f, f->name, slot_at(f, key_hash), WR_KEY_INDEX_SLOT_SIZE);
     if (!error) error = have(f, f->name, entry_at(f, f->writer.count), ENTRY_BYTES);
-    if (error) return error;
     bool first = f->writer.count == 1;
-    if (wr_key_put(&f->writer, key_hash, physical_offset, store_timestamp) != WR_KEY_FOUND) return EUCLEAN;
+    if (!error) error = put_key(f, f->name, key_hash, physical_offset, store_timestamp);
+    if (error) return error;
     if (first) f->first = physical_offset;
     f->newest = physical_offset;
     f->any = f->unsynced = true;
@@ -423,13 +488,27 @@ int wr_index_files_discard(wr_index_files *f, uint64_t *from) {
     return error;
 }
 
+typedef struct {
+    wr_key_writer *writer;
+    uint64_t end;
+    wr_key_code code;
+} a_cut;
+
+static void store_cut(void *context) {
+    a_cut *cut = context;
+    cut->code = wr_key_truncate(cut->writer, cut->end);
+}
+
 int wr_index_files_cut(wr_index_files *f, uint64_t end) {
     wr_folder_list list;
     uint32_t n;
     int error = wr_folder_read(f->root, f->folder, WR_INDEX_NAME_DIGITS, &list);
     while (!error && list.n && f->any && f->newest >= end) {
-        if (wr_key_truncate(&f->writer, end) != WR_KEY_FOUND) error = EUCLEAN;
-        else if (f->writer.count == 1) error = remove_newest(f, &list);
+        a_cut cut = {&f->writer, end, WR_KEY_FOUND};
+        error = store_into(f, &f->file, f->name, store_cut, &cut);
+        f->torn = error != 0;
+        if (!error && cut.code != WR_KEY_FOUND) error = EUCLEAN;
+        if (!error && f->writer.count == 1) error = remove_newest(f, &list);
         f->unsynced = f->file.base != NULL;
         if (!error) error = settle(f, &list, &n);
         if (!error && n) error = EUCLEAN;
@@ -456,14 +535,23 @@ int wr_index_files_remove(wr_index_files *f, uint64_t minimum, uint64_t *removed
 
 /* ---- recovery ---- */
 
+typedef struct {
+    const wr_index_files *files;
+    uint8_t *base;
+    const char *name;
+    uint32_t from, to;
+} a_range;
+
 /* Store what is there again, of the entries from a number on: a sync of the last writer may have failed, and then the system takes
  * for clean what is in memory alone. */
-static void store_again(const wr_index_files *f, uint8_t *base, const char *name, uint32_t from, uint32_t to) {
+static void store_again(void *context) {
+    const a_range *r = context;
+    const wr_index_files *f = r->files;
     wr_index_link link;
-    if (wr_index_link_get(base + entry_at(f, 0), name, &link)) wr_index_link_put(base + entry_at(f, 0), name, &link);
-    for (uint32_t number = from ? from : 1; number < to; number++) {
-        uint8_t *entry = base + entry_at(f, number);
-        volatile uint32_t *words[] = {(uint32_t *)(void *)base, (uint32_t *)(void *)(base + slot_at(f, wr_get32(entry + ENTRY(KEY_HASH)))),
+    if (wr_index_link_get(r->base + entry_at(f, 0), r->name, &link)) wr_index_link_put(r->base + entry_at(f, 0), r->name, &link);
+    for (uint32_t number = r->from ? r->from : 1; number < r->to; number++) {
+        uint8_t *entry = r->base + entry_at(f, number);
+        volatile uint32_t *words[] = {(uint32_t *)(void *)r->base, (uint32_t *)(void *)(r->base + slot_at(f, wr_get32(entry + ENTRY(KEY_HASH)))),
                                       (uint32_t *)(void *)entry, (uint32_t *)(void *)(entry + ENTRY(PREVIOUS))};
         for (int i = 0; i < 4; i++) *words[i] = *words[i];
     }
@@ -483,10 +571,9 @@ static int keep_file(wr_index_files *f, const char *name, uint32_t from) {
         free(w);
         return error == EUCLEAN || error == ESTALE || error == ENOENT ? 0 : error; /* damaged, and nobody's to sync */
     }
-    store_again(f, w->file.base, name, from, s.count);
     w->next = f->full;
     f->full = w;
-    return 0;
+    return store_into(f, &w->file, name, store_again, &(a_range){f, w->file.base, name, from, s.count});
 }
 
 static int keep_to_sync(wr_index_files *f, const wr_folder_list *list, const wr_index_mark *mark) {
@@ -496,7 +583,7 @@ static int keep_to_sync(wr_index_files *f, const wr_folder_list *list, const wr_
         uint32_t from = order ? 1 : mark->count;
         if (order < 0) continue;
         if (i + 1 < list->n) error = keep_file(f, list->names[i], from);
-        else store_again(f, f->file.base, list->names[i], from, f->writer.count);
+        else error = store_into(f, &f->file, f->name, store_again, &(a_range){f, f->file.base, f->name, from, f->writer.count});
     }
     return error;
 }
@@ -512,7 +599,7 @@ static int copy_entries(wr_index_files *f, const uint8_t *entries, uint32_t n, u
         if (!error) error = have(f, NEW, entry_at(f, number), ENTRY_BYTES);
         if (error) return error;
         int64_t at = mark->begin + (int64_t)diff * 1000 + (number > 1 ? 999 : 0); /* not earlier than it was */
-        if (wr_key_put(&f->writer, key_hash, position, at) != WR_KEY_FOUND) return EUCLEAN;
+        if ((error = put_key(f, NEW, key_hash, position, at))) return error;
         if (memcmp(f->file.base + entry_at(f, number), old, ENTRY_BYTES)) return EUCLEAN;
         f->newest = position;
     }

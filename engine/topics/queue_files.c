@@ -122,6 +122,26 @@ static int have(wr_queue_files *f, uint64_t at, uint64_t end) {
     return error;
 }
 
+typedef struct {
+    uint8_t *base;
+    uint64_t n, physical_offset;
+    int64_t tags_code;
+    uint32_t size;
+} a_put;
+
+static void store_unit(void *context) {
+    const a_put *put = context;
+    if (put->size) wr_unit_put(put->base, put->n, put->physical_offset, put->size, put->tags_code);
+    else wr_unit_put(put->base, put->n, 0, WR_UNIT_EMPTY, 0);
+}
+
+/* Why a unit could not be stored into the file at hand. */
+static int why(const wr_queue_files *f) {
+    char path[PATH_MAX];
+    int error = path_of(path, f->folder, f->files->base);
+    return error ? error : wr_mapped_why(&f->files->file, f->root, path);
+}
+
 int wr_queue_files_put(wr_queue_files *f, uint64_t n, uint64_t physical_offset, uint32_t size, int64_t tags_code) {
     if (f->failed) return f->failed;
     if (n >= WR_QUEUE_UNITS_MAX) return EOVERFLOW;
@@ -131,8 +151,7 @@ int wr_queue_files_put(wr_queue_files *f, uint64_t n, uint64_t physical_offset, 
     if (!error && (at < f->from || at + UNIT_BYTES > f->to)) error = have(f, at, at + UNIT_BYTES);
     if (error) return error;
     written *w = f->files;
-    if (size) wr_unit_put(w->file.base, n - base, physical_offset, size, tags_code);
-    else wr_unit_put(w->file.base, n - base, 0, WR_UNIT_EMPTY, 0);
+    if (!wr_mapped_try(&w->file, store_unit, &(a_put){w->file.base, n - base, physical_offset, tags_code, size})) return why(f);
     if (w->from == w->to) w->from = w->to = at;
     if (at < w->from) w->from = at;
     if (at + UNIT_BYTES > w->to) w->to = at + UNIT_BYTES;
