@@ -1614,6 +1614,9 @@ def unit_put(units: Buffer, n: int, physical_offset: int, size: int, tags_code: 
 def unit_get(units: Buffer, n: int, /) -> tuple[int, int, int] | None:
     """(physical_offset, size, tags_code) of the n-th unit; None: it is not there."""
 
+def message_host(node: bytes, /) -> bytes:
+    """The host of what a node stores, which its ids begin with; `node`: as of names.node_bytes."""
+
 def message_id(store_host: bytes, physical_offset: int, /) -> str: ...
 def message_id_parse(text: str, /) -> tuple[bytes, int]:
     """(store host, physical_offset)."""

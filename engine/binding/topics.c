@@ -370,6 +370,14 @@ static PyObject *message_id(PyObject *module, PyObject *const *args, Py_ssize_t 
     return PyUnicode_FromStringAndSize(text, chars);
 }
 
+static PyObject *message_host(PyObject *module, PyObject *node) {
+    uint8_t host[WR_HOST_V4_SIZE];
+    (void)module;
+    if (!PyBytes_Check(node) || PyBytes_GET_SIZE(node) != WR_NODE_BYTES) return refuse("a node has 16 bytes");
+    wr_message_host((const uint8_t *)PyBytes_AS_STRING(node), host);
+    return PyBytes_FromStringAndSize((const char *)host, sizeof host);
+}
+
 static PyObject *message_id_parse(PyObject *module, PyObject *object) {
     (void)module;
     Py_ssize_t n;
@@ -533,6 +541,7 @@ static PyMethodDef functions[] = {
     FAST("key_hash", key_hash, "key_hash(topic, key): hash of `topic#key` in the key index."),
     FAST("unit_put", unit_put, "unit_put(units, n, physical_offset, size, tags_code)."),
     FAST("unit_get", unit_get, "unit_get(units, n): (physical_offset, size, tags_code), or None."),
+    {"message_host", message_host, METH_O, "message_host(node): the host of what a node stores."},
     FAST("message_id", message_id, "message_id(store_host, physical_offset): the id."),
     {"message_id_parse", message_id_parse, METH_O, "(store_host, physical_offset) of an id."},
     {NULL, NULL, 0, NULL},

@@ -3,6 +3,16 @@
 #include <assert.h>
 
 #define OFFSET_BYTES 8u
+#define RESERVED_ADDRESSES 0xf0000000u /* 240.0.0.0/4 */
+
+void wr_message_host(const uint8_t node[WR_NODE_BYTES], uint8_t host[WR_HOST_V4_SIZE]) {
+    uint64_t mixed = wr_get64(node); /* splitmix64: every bit of the identity counts for each of the result */
+    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebull;
+    mixed ^= mixed >> 31;
+    wr_put32(host, RESERVED_ADDRESSES | (uint32_t)(mixed >> 36));
+    wr_put32(host + 4, (uint32_t)(mixed & 0xffff) | 1);
+}
 
 /* Digits of n bytes, four at a time: n is a multiple of 4. */
 static char *put_hex(char *to, const uint8_t *bytes, uint32_t n) {

@@ -8,6 +8,12 @@
 #define WR_MESSAGE_ID_CHARS_V4 (2 * (WR_HOST_V4_SIZE + 8)) /* 32 */
 #define WR_MESSAGE_ID_CHARS_V6 (2 * (WR_HOST_V6_SIZE + 8)) /* 56 */
 
+#define WR_NODE_BYTES 16
+
+/* The host of what a node stores, from its identity: an address that no machine has (240.0.0.0/4), and a port. It stays the same for
+ * as long as the node lives, and two nodes have the same one by chance once in 2^43 pairs. */
+void wr_message_host(const uint8_t node[WR_NODE_BYTES], uint8_t host[WR_HOST_V4_SIZE]);
+
 /* Write an id; store_host is as in the record, of 8 or 20 bytes. The characters written; there is no zero behind
  * them. */
 uint32_t wr_message_id_put(char *to, const uint8_t *store_host, uint32_t store_host_bytes, uint64_t physical_offset);

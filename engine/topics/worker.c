@@ -5,6 +5,7 @@
 #include "topics/confirm.h"
 #include "topics/links.h"
 #include "topics/log_search.h"
+#include "topics/message_id.h"
 #include "topics/table.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ wr_topic_worker *wr_topic_worker_new(const wr_topic_worker_options *options) {
     memcpy(place.node, options->node, sizeof place.node);
     memcpy(place.boot, options->boot, sizeof place.boot);
     wr_topic_server_init(&w->s, options->super, options->server);
+    wr_message_host(options->node, w->s.host);
     w->s.tick_ns = options->tick_ns;
     w->s.commit_bytes = options->commit_bytes;
     if (options->delayed_max) w->s.pending.most = options->delayed_max;

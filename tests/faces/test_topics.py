@@ -50,6 +50,45 @@ def test_positions_say_where_messages_lie(node: warren.Node, directory: Path, to
     assert pickle.loads(pickle.dumps(one)) == one
 
 
+def test_ids_begin_with_the_host_of_the_node(own: RealNode, node: warren.Node, topic: warren.Topic) -> None:
+    """Of the first message, too; after a restart it is the same, and another node has another one."""
+    with warren.attach(own.directory) as its:
+        first = its.topic("t", queues=1).append(b"one")
+        half = its.topic("t").prepare(b"half")
+        with half:
+            position = half.commit()
+    own.stop()
+    own.start()
+    with warren.attach(own.directory) as its:
+        again = its.topic("t")
+        later = again.append(b"later")
+        records = again.read(max=10).records
+        assert [record.message_id for record in records] == [
+            one.message_id for one in (first, position, later) if one is not None
+        ]
+        assert [again.find_id(record.message_id) for record in records] == records
+        zeros = "0" * 16 + first.message_id[16:]
+        assert again.find_id(zeros) is None, "the host is part of the id"
+        old = again.prepare(b"prepared by an earlier version")
+        assert again.half("0" * 16 + old.message_id[16:]).commit() is not None
+    hosts = {one.message_id[:16] for one in (first, half, later)}
+    assert hosts == {first.message_id[:16]} - {"0" * 16}
+    assert first.message_id[0] == "F", "an address that no machine has"
+    assert topic.append(b"elsewhere").message_id[:16] not in hosts
+
+
+def test_a_message_is_found_by_the_id_that_its_producer_gave(topic: warren.Topic) -> None:
+    unique = "7F0000010A2018B4AAC2042E5B2C0000"  # as MessageClientIDSetter of RocketMQ makes them
+    topic.append(b"old", properties={"UNIQ_KEY": unique})
+    position = topic.append(b"new", key="k", properties={"UNIQ_KEY": unique})
+    topic.append(b"a key like it", key=unique)
+    found = topic.find_id(unique)
+    assert found is not None
+    assert (found.body, found.properties) == (b"new", {"UNIQ_KEY": unique})
+    assert topic.find_id(position.message_id) == found
+    assert topic.find_id(unique[::-1]) is None
+
+
 @pytest.mark.parametrize("durability", ["none", "written", "synced", None])
 def test_each_durability(directory: Path, topic: warren.Topic, durability: warren.Durability | None) -> None:
     positions = [topic.append(b"%d" % n, queue=0, durability=durability) for n in range(20)]

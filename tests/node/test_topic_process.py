@@ -20,6 +20,7 @@ import warren
 from warren.engine import _core
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
+from warren.engine.topics.names import store_host
 from warren.ipc.region import SHM_DIRECTORY
 from warren.workers.cli.check import verify
 from warren.workers.client.client import Client
@@ -37,7 +38,6 @@ SMALL = {
     "index_slots": 100,
     "index_entries": 500,
 }
-HOST = bytes(8)
 COMMAND_BYTES = 1 << 16
 SYNCED, WRITTEN = _core.LEVEL_SYNCED, _core.LEVEL_WRITTEN
 
@@ -66,8 +66,9 @@ class Program:
         superblock = client.attachment().superblock
         name_n, version = len(topic["name"]), superblock.get("catalog_version")
         client.core.catalog_seen = version
+        host = store_host(superblock.node_id)
         self.handle = _core.TopicHandle(
-            client.core, superblock.topic_server, topic["id"], name_n, topic["queues"], HOST, COMMAND_BYTES, version
+            client.core, superblock.topic_server, topic["id"], name_n, topic["queues"], host, COMMAND_BYTES, version
         )
 
     def append(self, body: bytes, queue: int | None = None, *, level: int = SYNCED, wait: bool = True) -> Any:

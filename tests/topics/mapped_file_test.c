@@ -60,8 +60,7 @@ static void a_store_without_a_block_is_an_error(void) {
 static void other_signals_end_the_process(void) {
     wr_mapped_file file;
     begin(&file);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = fork_child();
     if (!child) {
         stores s = {file.base, 4, 0};
         CHECK(wr_mapped_try(&file, store_all, &s));
@@ -77,6 +76,7 @@ static void other_signals_end_the_process(void) {
 
 int main(int argc, char **argv) {
     scratch_begin("mapped_file_test", argc, argv);
+    signal(SIGBUS, SIG_DFL); /* the sanitizer has a handler, which says more and exits otherwise */
     a_store_without_a_block_is_an_error();
     other_signals_end_the_process();
     scratch_end();

@@ -531,7 +531,7 @@ class _Reading:
 @DIRECTORY
 @NAME
 @click.option("--key", help="Messages that have this key, the newest first.")
-@click.option("--id", "message_id", help="The message with this id.")
+@click.option("--id", "message_id", help="The message with this id, or this UNIQ_KEY.")
 @click.option("--since", metavar="TIME", help="Stored at this time or later, as 2026-05-01T12:30 (local time).")
 @click.option("--until", metavar="TIME", help="Stored at this time or earlier.")
 @click.option("--limit", type=output.Count(1, 1 << 24), default=64, show_default=True, help="Messages at most.")

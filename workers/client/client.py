@@ -65,6 +65,7 @@ from warren.engine.kernel.refusal import Refusal
 from warren.engine.queues.control import AnswerOf, Request
 from warren.engine.saying import DECLARE
 from warren.engine.topics import control as topic_control
+from warren.engine.topics.names import store_host
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_client_name, checked_exchange, checked_seconds, checked_timeout
 from warren.workers.client.attachment import NODE_DRAINING, NODE_STOPPED, Attachment, find_superblock
@@ -83,8 +84,6 @@ GIVE_BACK_S = 1.0
 #: how often queues with messages delivered ahead are looked at, after a hot loop of gets
 HOARD_S = 0.1
 ROUTES_MAX = 65536
-#: what records of topics say of where they were born and stored: this machine; ids of messages begin with it
-STORE_HOST = bytes(8)
 #: why the core asks when a wait takes long: then it is looked what there is to tell
 _LONG = frozenset({_core.HOOK_CHECK, _core.HOOK_EPOCH, _core.HOOK_TIMED_OUT, _core.HOOK_SILENT})
 #: what is not done in time when publishing is blocked
@@ -524,6 +523,10 @@ class Client:
                 self._kill(made)
             return made
 
+    def store_host(self) -> bytes:
+        """What ids of messages of the node begin with."""
+        return store_host(self.attachment().superblock.node_id)
+
     def topic_handle(self, name: str) -> tuple[_core.TopicHandle, TopicDeclaration]:
         """A core handle of the topic that has the name now, good for the catalog of now; its declaration. Raises
         TopicNotFound.
@@ -536,9 +539,10 @@ class Client:
                 attachment = self.attachment()
                 core, server, most = attachment.core, attachment.superblock.topic_server, attachment.append_bytes
                 size, version = len(name.encode()), core.catalog_seen
+                host = store_host(attachment.superblock.node_id)
                 with contextlib.suppress(AttachmentLost):  # another thread has ended it
                     handle = _core.TopicHandle(
-                        core, server, topic.id, size, topic.queues, STORE_HOST, most, version, topic.compacted
+                        core, server, topic.id, size, topic.queues, host, most, version, topic.compacted
                     )
                     handle.tell(name, *attachment.record_limit)
                     return handle, topic

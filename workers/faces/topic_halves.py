@@ -22,8 +22,8 @@ from warren.engine.errors import Error, HalfFinished, HalfNotFound, PeerLost, Ti
 from warren.engine.saying import shown
 from warren.engine.topics import control
 from warren.engine.topics.formats import HALF_COMMITTED, HALF_PUT_ASIDE
+from warren.engine.topics.names import NO_HOST
 from warren.workers.client.arguments import checked_count, checked_seconds
-from warren.workers.client.client import STORE_HOST
 from warren.workers.faces.topic_reading import TopicReading, named
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Half:
     @property
     def position(self) -> Position | None:
         """Where the message lies, once this object has been told that it was committed."""
-        return None if self._finished is None else _position(self._finished)
+        return None if self._finished is None else _position(self._finished, self._client)
 
     def commit(self, timeout: float | EllipsisType | None = ...) -> Position:
         """Append the message to its topic; returns where it lies, when that is on stable storage. If it was committed
@@ -81,7 +81,7 @@ class Half:
         Raises HalfFinished (it was rolled back), HalfNotFound, TopicNotFound, TimedOut, PeerLost, SyncFailed,
         ClosedError. After TimedOut and PeerLost it may have been committed: call it again.
         """
-        found = _position(self._finish(True, timeout))
+        found = _position(self._finish(True, timeout), self._client)
         assert found is not None
         return found
 
@@ -162,7 +162,7 @@ def half_of(client: Client, topic: str, topic_id: int, message_id: str) -> Half:
         host, place = _core.message_id_parse(message_id)
     except ValueError:
         raise UsageError(f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits") from None
-    if host != STORE_HOST or place >> 63:
+    if host not in (client.store_host(), NO_HOST) or place >> 63:
         raise UsageError(f"{message_id} is no id of a half message of this node")
     return Half(client, topic, topic_id, _core.message_id(host, place), place, prepared=False)
 
@@ -191,11 +191,11 @@ def listed(reading: TopicReading, limit: int, timeout: float | EllipsisType | No
 
 def message_of(reading: TopicReading, pending: control.Pending) -> HalfMessage:
     """What a half message is. Raises TopicNotFound, PeerLost, OSError."""
-    message_id = _core.message_id(STORE_HOST, pending.position)
     record = reading.half(pending.position, pending.size)
     if record is None:
+        message_id = _core.message_id(reading.client.store_host(), pending.position)
         return HalfMessage(message_id, pending.asked, damaged=True)
-    return _message(message_id, pending.asked, record)
+    return _message(record.message_id, pending.asked, record)
 
 
 def _message(message_id: str, count: int, record: Record) -> HalfMessage:
@@ -235,10 +235,10 @@ def _word(found: control.Finished) -> str:
     return "committed" if found.kind == HALF_COMMITTED else "rolled back"
 
 
-def _position(found: control.Finished) -> Position | None:
+def _position(found: control.Finished, client: Client) -> Position | None:
     if found.kind != HALF_COMMITTED:
         return None
-    return Position(found.queue, found.offset, found.position, _core.message_id(STORE_HOST, found.position))
+    return Position(found.queue, found.offset, found.position, _core.message_id(client.store_host(), found.position))
 
 
 Check = Callable[[HalfMessage], object]

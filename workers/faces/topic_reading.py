@@ -14,6 +14,7 @@ meanwhile is asked of the next worker.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,9 @@ SLICE_S = 0.1
 #: how long a call waits for what was confirmed before it, while the worker is restarted or stands still
 CATCH_UP_S = 10.0
 RECORDS_MAX = 1 << 24
+#: property with the id that a producer of RocketMQ gives
+UNIQUE_KEY = "UNIQ_KEY"
+_UNIQUE = re.compile(r"[0-9A-Fa-f]{32}")
 BYTES_MAX = 1 << 30
 #: there may be something later
 _NOTHING_YET = (
@@ -239,7 +243,9 @@ class TopicReading(TopicScans):
         return records
 
     def find_id(self, message_id: str) -> Record | None:
-        """The message with an id; None: it is not there (any more), or another topic's."""
+        """The message with an id, or with this UNIQ_KEY, the newest one; None: it is not there (any more), or another
+        topic's.
+        """
         _text(message_id, "message_id")
         self.check_there()
         try:
@@ -247,10 +253,15 @@ class TopicReading(TopicScans):
         except ValueError as error:
             if str(error) != "message id":
                 raise
-            raise UsageError(f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits") from None
+            if not _UNIQUE.fullmatch(message_id):
+                what = f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits"
+                raise UsageError(what) from None
+            records, found = [], None  # no position is so high: an id of a producer alone
         if found is not None:
             raise self._named(found, "the message is lost, others are read")
-        return records[0] if records else None
+        if records:
+            return records[0]
+        return next((one for one in self.find(message_id) if one.properties.get(UNIQUE_KEY) == message_id), None)
 
     # -- holds --------------------------------------------------------------------------------------------------
 

@@ -459,8 +459,9 @@ class Topic:
         return self._ask(TopicReading.find, key, since, until, limit, damage=damage)
 
     def find_id(self, message_id: str) -> Record | None:
-        """The message with an id (32 hexadecimal digits); None: it is not there (any more), or another topic's. Raises
-        UsageError (it is no id, of 32 digits or RocketMQ's 56), CorruptRecord, and as `read`.
+        """The message with an id (32 hexadecimal digits), or else the newest whose property UNIQ_KEY, the id that
+        RocketMQ's producers give, is this; None: it is not there (any more), or another topic's. Raises UsageError (not
+        an id, of 32 digits or RocketMQ's 56), CorruptRecord, and as `read`.
         """
         return self._ask(TopicReading.find_id, message_id)
 
