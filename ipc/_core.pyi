@@ -33,3 +33,6 @@ def segment_create(size: int, uid: int, gid: int, /) -> int:
     """Make a System V segment of zero bytes and attach it nowhere; its id. Mode 0600; with a `gid` that is not -1,
     0660, and it belongs to `uid` and that group. Raises OSError.
     """
+
+def region_name(superblock: Any, what: str, server: int, generation: int, /) -> str:
+    """The name of a region of a server (ipc/core/names.h)."""

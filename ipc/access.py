@@ -17,6 +17,7 @@ given to the group when it is made. The group comes before the mode, so no other
 from __future__ import annotations
 
 import os
+import pwd
 
 #: no group
 ALONE = -1
@@ -35,6 +36,14 @@ def share(group: int) -> None:
 def group() -> int:
     """The group that may use what this process makes; ALONE: none."""
     return _group
+
+
+def user(uid: int) -> str:
+    """A user for people: user alice (1000)."""
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return f"user {uid}"
 
 
 def file_mode() -> int:

@@ -132,6 +132,10 @@ CONSTANTS: dict[str, int] = {
     "ALARM_SYNC_FAILED": 4,
     "ALARM_SERVER_FAILED": 8,
     "ALARM_TOPICS_DISK": 16,
+    "ALARM_ROLE_FAILING": 32,
+    # roles without a server (superblock.failing): the bit of the collector, and of the first gateway
+    "FAILING_COLLECTOR": 40,
+    "FAILING_GATEWAY": 41,
     # what the machine is short of (superblock.shortages), bits
     "SHORT_MEMORY": 1,
     "SHORT_DISK": 2,
@@ -214,7 +218,7 @@ SUPERBLOCK = Struct(
         Field("collector_start", 176, "u64", "its start time"),
         Field("collector_restarts", 184, "u32", "restarts of it counted by the supervisor"),
         Field("collector_state", 188, "a32", "SERVER_… of the collector (itself; DOWN by the supervisor)"),
-        Field("shared_id", 192, "u64", "names every shared object of the node: of its id and of the place of its directory"),
+        Field("shared_id", 192, "u64", "names the superblock, and begins every other name of the node; drawn at random for each superblock"),
         Field("place_device", 200, "u64", "device of the data directory"),
         Field("place_inode", 208, "u64", "its inode number"),
         Field("pid_namespace", 216, "u64", "inode of the servers' PID namespace; in another one their pids mean nothing"),
@@ -239,6 +243,9 @@ SUPERBLOCK = Struct(
         Field("topics_disk_total", 368, "a64", "those, and what may still be written"),
         Field("topics_disk_limit", 376, "a64", "above so many in use the alarm is raised"),
         Field("barred", 384, "a64", "a queue that takes no messages and consumers until it is decided whether it goes: number of the question << 32 | its id, 0: none (supervisor)"),
+        Field("names_key", 392, "u64", "random key of the names of regions (ipc/core/names.h): without it nobody foretells one", 2),
+        Field("failing", 408, "a64", "roles that cannot start, or end again and again: bit n: server n, FAILING_COLLECTOR, FAILING_GATEWAY + n (supervisor)"),
+        Field("role_failing_since", 416, "a64", "when the alarm was raised that one is"),
         Field("gateway_pid", 448, "u32", "process id of each AMQP gateway, 0: none (supervisor)", GATEWAYS_MAX),
         Field("gateway_state", 512, "a32", "SERVER_… of it (itself; DOWN by the supervisor)", GATEWAYS_MAX),
         Field("gateway_restarts", 576, "u32", "restarts of it counted by the supervisor", GATEWAYS_MAX),
@@ -246,6 +253,7 @@ SUPERBLOCK = Struct(
         Field("gateway_start", 704, "u64", "its start time", GATEWAYS_MAX),
         Field("shared_bytes_max", 832, "u64", "largest metadata + payload that goes through arenas, logs and stores; a larger message has a file of its own"),
         Field("queue_gone", 1024, "a64", "version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version", QUEUE_GONE_ROWS),
+        Field("directory", 3072, "bytes", "path of the data directory when the superblock was made, zero-padded, cut: for people", 1024),
     ),
 )
 
@@ -329,6 +337,8 @@ CLIENT = Struct(
         Field("layout_hash", 8, "u64", "as in the superblock"),
         Field("client_epoch", 16, "u64", "as in its slot"),
         Field("servers_n", 24, "u32", "links in this region"),
+        Field("shared_id", 32, "u64", "of the node's superblock: without one of that name the region is nobody's when nobody has it attached"),
+        Field("shm_device", 40, "u64", "device of the /dev/shm where that superblock was"),
         Field("waiting", 64, "a32", "who is to be woken: WR_WAITS_… (ipc/core/view.h), 1: threads of the client that sleep on this word (futex), from bit 8 on the mark of one of them; the server that flips it to 0 wakes them"),
         Field("blocked_alarm", 128, "a32", "threads whose publish waits for the end of an alarm (client); for people"),
         Field("blocked_credit", 132, "a32", "threads that wait for room in a ring or in the arena (client); for people"),

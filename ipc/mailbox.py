@@ -1,19 +1,28 @@
-"""Control messages between processes: a POSIX message queue, selectable, that outlives its senders.
+"""Control messages between processes: Unix datagrams, selectable, that outlive their senders.
 
-Priorities are the store server's (rule N8): the kernel hands out the highest first, FIFO within one.
-A message is a small msgpack map of at most 4096 bytes. Losing one must never matter: each is a hint
-to look at shared memory, and the receiver also looks there periodically.
+    DIR/mail/<role>     bound by the process of that role; removed with the node's shared memory
+
+The system bounds neither their number nor their bytes for a user, their names are nobody else's to take, and they go
+with the directory: none of that is true of POSIX message queues (docs/design/045-names.md).
+
+The highest priority is handed out first, FIFO within one (rule N8). A message is a small msgpack map behind a byte with
+its priority. Losing one must never matter: each is a hint to look at shared memory, and the receiver also looks there
+periodically. So a role without a mailbox serves, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import resource
+import heapq
+import itertools
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
-import posix_ipc
 
 from warren.ipc import access
 
@@ -22,102 +31,98 @@ PRIORITY_CLIENT = 7  # register, client_dying, recovery query
 PRIORITY_READ = 2
 PRIORITY_ORDINARY = 0
 
+FOLDER = "mail"
 MESSAGE_BYTES_MAX = 4096
-MESSAGES_MAX = 10
+#: most messages that are read ahead: a later one of higher priority then comes first
+AHEAD_MAX = 64
 
 
 class Mailbox:
-    """One role's mailbox. The receiver creates it; senders open it by name.
+    """One role's mailbox, made by its receiver."""
 
-    The system limits the bytes of all mailboxes of a user (RLIMIT_MSGQUEUE): who needs little room says so.
-    """
-
-    def __init__(
-        self, name: str, create: bool = False, *, messages: int = MESSAGES_MAX, bytes_max: int = MESSAGE_BYTES_MAX
-    ) -> None:
-        self.name = name
-        if create:
-            with contextlib.suppress(posix_ipc.ExistentialError):
-                posix_ipc.unlink_message_queue(name)
-            self._queue = _created(name, messages, bytes_max)
-            try:
-                access.let_in(self._queue.mqd, access.object_mode())
-            except OSError:
-                self._queue.close()
-                posix_ipc.unlink_message_queue(name)
-                raise
-        else:
-            self._queue = posix_ipc.MessageQueue(name)
-        self._queue.block = False
+    def __init__(self, directory: Path, role: str) -> None:
+        """`directory`: the node's. Messages that an earlier receiver had not read are forgotten. Raises OSError."""
+        self._ahead: list[tuple[int, int, dict[str, Any]]] = []
+        self._numbers = itertools.count()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory / FOLDER, 0o700)
+            with _opened(directory) as folder:
+                access.let_in(folder, access.directory_mode())  # members post, and change nothing in the folder
+                _remove(folder, role)
+                self._socket.bind(_place(folder, role))  # however long the path of the directory is
+                os.chmod(_place(folder, role), access.object_mode())  # its group is the folder's
+        except BaseException:
+            self._socket.close()
+            raise
 
     def fileno(self) -> int:
-        """Descriptor for select and poll."""
-        mqd: int = self._queue.mqd
-        return mqd
-
-    def send(self, kind: str, priority: int = PRIORITY_ORDINARY, **fields: Any) -> bool:
-        """Post a message; False when the mailbox is full or gone (the receiver will find out by itself)."""
-        payload = msgspec.msgpack.encode({"kind": kind, **fields})
-        try:
-            self._queue.send(payload, timeout=0, priority=priority)
-        except (posix_ipc.BusyError, posix_ipc.Error, OSError):
-            return False
-        return True
+        """Descriptor for select and poll: of what `receive` has not read yet."""
+        return self._socket.fileno()
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message by priority, None when there is none. A malformed one is dropped."""
-        while True:
-            try:
-                payload, _priority = self._queue.receive(timeout=0)
-            except (posix_ipc.BusyError, posix_ipc.SignalError):  # the latter: look again
-                return None
-            with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
-                message = msgspec.msgpack.decode(payload)
-                if isinstance(message, dict) and isinstance(message.get("kind"), str):
-                    return message
+        """The next message by priority, None when there is none. Call it until then: what was read ahead is not seen by
+        select. A malformed one is dropped.
+        """
+        if not self._ahead:
+            for _turn in range(AHEAD_MAX):
+                try:
+                    payload = self._socket.recv(1 + MESSAGE_BYTES_MAX + 1)
+                except (BlockingIOError, InterruptedError):
+                    break
+                with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
+                    message = msgspec.msgpack.decode(payload[1:]) if len(payload) <= 1 + MESSAGE_BYTES_MAX else None
+                    if isinstance(message, dict) and isinstance(message.get("kind"), str):
+                        heapq.heappush(self._ahead, (-payload[0], next(self._numbers), message))
+        return heapq.heappop(self._ahead)[2] if self._ahead else None
 
     def close(self) -> None:
-        """Close the descriptor; the mailbox stays for others."""
-        with contextlib.suppress(posix_ipc.Error, OSError):
-            self._queue.close()
+        """Close the descriptor; nobody posts any more."""
+        self._socket.close()
 
 
-def post(name: str, kind: str, priority: int = PRIORITY_ORDINARY, **fields: Any) -> bool:
-    """Open, send, close; False when there is no such mailbox or it is full."""
-    try:
-        mailbox = Mailbox(name)
-    except (posix_ipc.Error, OSError):
+def post(directory: Path | int, role: str, kind: str, priority: int = PRIORITY_ORDINARY, **fields: Any) -> bool:
+    """Put a message into the mailbox of a role; `directory`: the node's, its path or a descriptor of it. False when
+    there is no such mailbox or it is full (the receiver will find out by itself).
+    """
+    payload = bytes([priority]) + msgspec.msgpack.encode({"kind": kind, **fields})
+    if len(payload) > 1 + MESSAGE_BYTES_MAX:
         return False
+    with contextlib.suppress(OSError), _opened(directory) as folder:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
+            sender.sendto(payload, _place(folder, role))
+        return True
+    return False
+
+
+def clear(directory: Path) -> None:
+    """Remove all mailboxes, at the end of a node. Other files stay, and so does their folder then."""
+    with contextlib.suppress(OSError):
+        with _opened(directory) as folder:
+            for entry in os.listdir(folder):
+                _remove(folder, entry)
+        os.rmdir(directory / FOLDER)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path | int) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if isinstance(directory, int):
+        descriptor = os.open(FOLDER, flags, dir_fd=directory)
+    else:
+        descriptor = os.open(directory / FOLDER, flags)
     try:
-        return mailbox.send(kind, priority, **fields)
+        yield descriptor
     finally:
-        mailbox.close()
+        os.close(descriptor)
 
 
-def unlink(name: str) -> bool:
-    """Remove a mailbox; False when there was none."""
-    try:
-        posix_ipc.unlink_message_queue(name)
-    except posix_ipc.ExistentialError:
-        return False
-    return True
+def _place(folder: int, role: str) -> str:
+    return f"/proc/self/fd/{folder}/{role}"
 
 
-def _created(name: str, messages: int, bytes_max: int) -> posix_ipc.MessageQueue:
-    try:
-        return posix_ipc.MessageQueue(
-            name, posix_ipc.O_CREX, mode=0o600, max_messages=messages, max_message_size=bytes_max
-        )
-    except OSError as error:
-        if error.errno not in (None, errno.ENOSPC):
-            raise
-        # posix_ipc says of EMFILE that too many files are open, without its number. It is mostly something else.
-        most, _hard = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
-        why = "there are as many message queues as the system allows (fs.mqueue.queues_max)"
-        if error.errno is None:
-            why = (
-                f"message queues of this user have all of their {most:,} bytes (`ulimit -q`), or this process has all "
-                "of its descriptors (`ulimit -n`)"
-            )
-        number = error.errno or errno.EMFILE
-        raise OSError(number, f"{why}; killed nodes that are not started again leave some (/dev/mqueue)") from error
+def _remove(folder: int, entry: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.unlink(entry, dir_fd=folder)

@@ -1,13 +1,18 @@
-"""Names of everything that a node shares: POSIX shared memory and message queues are `/warren-<12 hex>-<what>`.
+"""Names of everything that a node shares: POSIX shared memory is `/warren-<12 hex>-<what>`.
 
-The number in them is the node's `shared_id`. It is made of the node's id and of the place of its directory (device and
-inode), so that a copy of a directory, which has the same node id, never finds the shared memory of the original. Who
-uses it holds a descriptor of the directory, so that the place cannot be given to another one meanwhile.
+The number in them is the node's `shared_id`, drawn at random for each superblock and written into node.json before. So
+nobody who cannot read the directory knows the name of the next superblock. Names of regions end with a keyed hash (its
+key is in the superblock, ipc/core/names.h): whoever sees some of them foretells none.
+
+A copy of a directory has the original's node.json. The number counts only in the directory where it was drawn, whose
+place (device and inode) stands beside it. Whoever uses it holds a descriptor of the directory, so that the place
+cannot be given to another one meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import struct
 
 from warren.ipc.layout import SERVER_WORKER_FIRST
@@ -21,8 +26,18 @@ def role_of(server: int) -> str:
     return "store" if server < SERVER_WORKER_FIRST else f"worker-{server - SERVER_WORKER_FIRST}"
 
 
-def shared_id(node_id: int, place: tuple[int, int]) -> int:
-    """48 bits, never 0: what names the shared memory of the node with this id in the directory at this place."""
+def draw() -> int:
+    """A new `shared_id`: 48 random bits, never 0."""
+    return secrets.randbelow((1 << 48) - 1) + 1
+
+
+def draw_key() -> int:
+    """A key for a System V semaphore; 0 is IPC_PRIVATE."""
+    return secrets.randbelow(0x7FFF_FFFE) + 1
+
+
+def older_id(node_id: int, place: tuple[int, int]) -> int:
+    """The `shared_id` of a node of the version before, which was made of the node's id and its directory's place."""
     digest = hashlib.blake2b(struct.pack("<3Q", node_id, *place), digest_size=6, person=b"warren-place")
     return int.from_bytes(digest.digest(), "little") or 1
 
@@ -37,12 +52,7 @@ def superblock(shared_id: int) -> str:
     return node_prefix(shared_id) + "super"
 
 
-def region(shared_id: int, what: str, server: int, generation: int) -> str:
-    """A region made by a server: `what` is images, timages, summary, directory, index, qstats, tring
-    or trows."""
-    return f"{node_prefix(shared_id)}{what}-{server}-{generation}"
-
-
-def mailbox(shared_id: int, role: str) -> str:
-    """The control mailbox of a process role: supervisor, store (a thread of its process), collector."""
-    return f"{node_prefix(shared_id)}mail-{role}"
+def regions(shared_id: int, what: str, server: int) -> str:
+    """How the names of a server's regions of a kind begin (Superblock.region_name): `what` is images, timages,
+    summary, directory, index, dense, dense<n>, qstats, tring or trows."""
+    return f"{node_prefix(shared_id)}{what}-{server}-"

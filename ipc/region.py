@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import mmap
 import os
 import stat
@@ -23,6 +24,8 @@ from warren.ipc.access import ALONE
 
 SHM_DIRECTORY = "/dev/shm"  # noqa: S108 (where Linux shows POSIX shared memory)
 
+log = logging.getLogger("warren.ipc")
+
 
 class RegionError(OSError):
     """A region could not be made or attached; the message says why and what to do."""
@@ -30,6 +33,14 @@ class RegionError(OSError):
 
 class SegmentRefused(RegionError):
     """The kernel makes no System V segment of that size: a limit, or no memory."""
+
+
+class ForeignRegion(RegionError):
+    """Another user, of whom nothing was expected, has taken the name: ENOENT, for the region is not there."""
+
+    def __init__(self, name: str, owner: int) -> None:
+        self.owner = owner
+        super().__init__(errno.ENOENT, f"{SHM_DIRECTORY}{name} belongs to {access.user(owner)}, and is passed by")
 
 
 class Region:
@@ -125,21 +136,28 @@ def free_bytes() -> int:
     return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
 
-def posix_open(name: str, writable: bool = True) -> Region:
-    """Map an existing POSIX region whole. Raises RegionError (ENOENT: not there; EACCES: not yours).
+def posix_open(name: str, writable: bool = True, owner: int = -1) -> Region:
+    """Map an existing POSIX region whole; `owner`: the user whose it has to be. Raises RegionError (ENOENT: not there;
+    EACCES: not yours), ForeignRegion.
 
     What the system has no more of (descriptors, memory) says nothing about the region: that stays an OSError.
     """
     try:  # not by posix_ipc, whose errors carry no number
-        descriptor = os.open(
-            SHM_DIRECTORY + name, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
-        )
+        how = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        descriptor = os.open(SHM_DIRECTORY + name, how | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise RegionError(errno.ENOENT, f"shared memory {name} does not exist") from error
-    except PermissionError as error:
-        raise RegionError(errno.EACCES, f"shared memory {name} belongs to another user") from error
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise
+        whose = posix_owner(name)
+        if error.errno != errno.EACCES or owner not in (-1, whose):  # a folder, a symbolic link, a socket: none of ours
+            raise ForeignRegion(name, whose) from error
+        raise RegionError(errno.EACCES, f"shared memory {name} belongs to {access.user(whose)}") from error
     try:
         found = os.fstat(descriptor)
+        if owner not in (-1, found.st_uid) or not stat.S_ISREG(found.st_mode):
+            raise ForeignRegion(name, found.st_uid)
         if found.st_size == 0:
             raise RegionError(errno.ENOENT, f"shared memory {name} is still being made")
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -149,21 +167,33 @@ def posix_open(name: str, writable: bool = True) -> Region:
     return Region(mapped, found.st_size, name, -1, found)
 
 
+def posix_drop(name: str) -> bool:
+    """Remove a name, if it can be: what another user has put there is passed by, and named in the log. Raises
+    RegionError: something else is wrong.
+    """
+    try:
+        return posix_unlink(name)
+    except ForeignRegion as error:
+        log.warning("%s", error.strerror)
+        return False
+
+
 def posix_unlink(name: str) -> bool:
-    """Remove a name; mappings stay valid. Returns False when there was none. Raises RegionError."""
+    """Remove a name; mappings stay valid. Returns False when there was none. Raises RegionError, ForeignRegion."""
     try:
         posix_ipc.unlink_shared_memory(name)
     except posix_ipc.ExistentialError:
         return False
-    except posix_ipc.PermissionsError as error:
-        raise RegionError(errno.EACCES, f"no permission to remove shared memory {name} ({SHM_DIRECTORY})") from error
     except (OSError, posix_ipc.Error) as error:
+        whose = posix_owner(name)
+        if whose not in (-1, os.geteuid()):
+            raise ForeignRegion(name, whose) from error
         raise _failed(error, f"cannot remove shared memory {name}") from error
     return True
 
 
 def posix_names(prefix: str) -> list[str]:
-    """Names of existing POSIX regions that begin with `prefix` (which begins with a slash). Raises RegionError."""
+    """Names in /dev/shm that begin with `prefix` (which begins with a slash), of all users. Raises RegionError."""
     try:
         entries = os.listdir(SHM_DIRECTORY)
     except FileNotFoundError:
@@ -181,9 +211,20 @@ def posix_inode(name: str) -> int:
         return 0
 
 
+def posix_bytes(name: str) -> int:
+    """Memory of what has this name in /dev/shm, 0: nothing has."""
+    try:
+        return os.stat(SHM_DIRECTORY + name, follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
 def posix_owner(name: str) -> int:
-    """User id that owns a POSIX region."""
-    return os.stat(SHM_DIRECTORY + name, follow_symlinks=False)[stat.ST_UID]
+    """User id that owns what has this name in /dev/shm, -1: nothing has."""
+    try:
+        return os.stat(SHM_DIRECTORY + name, follow_symlinks=False).st_uid
+    except FileNotFoundError:
+        return -1
 
 
 def sysv_create(

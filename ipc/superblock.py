@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from warren.ipc import _core, layout, names
 from warren.ipc.identity import Identity, Namespaces, pid_namespace
-from warren.ipc.layout import CONSTANTS, SERVER, SLOT, SUPERBLOCK
-from warren.ipc.region import Region, RegionError, posix_create, posix_inode, posix_open, posix_unlink
+from warren.ipc.layout import CLIENT, CONSTANTS, SERVER, SLOT, SUPERBLOCK
+from warren.ipc.region import Region, RegionError, posix_create, posix_inode, posix_names, posix_open, posix_unlink
 
 FREE = CONSTANTS["SLOT_FREE"]
 CLAIMED = CONSTANTS["SLOT_CLAIMED"]
@@ -95,12 +95,12 @@ class Superblock:
         layout_hash: int,
         node_id: int = 0,
         place: tuple[int, int] = (0, 0),
+        directory: str = "",
     ) -> Superblock:
         """Make the superblock of a node in state CREATING. Raises RegionError (EEXIST, ENOSPC).
 
         `layout_hash` covers what its users put into shared memory: they refuse another one.
-        `node_id` and `place` (device and inode of the directory) are what `shared_id` is made of; a node without a
-        directory of its own has only the one number.
+        `place` are device and inode of the `directory`; a node without one has only the one number.
         """
         region = posix_create(names.superblock(shared_id), layout.SUPERBLOCK_BYTES)
         buffer = region.buffer
@@ -129,14 +129,20 @@ class Superblock:
         )
         for name, value in values.items():
             SUPERBLOCK.pack_into(buffer, name, value)
+        for name, content in (("directory", os.fsencode(directory)), ("names_key", os.urandom(16))):
+            SUPERBLOCK.set_bytes(buffer, name, content[: SUPERBLOCK.by_name[name].size])
         _core.store64(buffer, SUPERBLOCK.offset("magic"), layout.SUPERBLOCK_MAGIC)
         return cls(region, shared_id)
 
     @classmethod
-    def attach(cls, shared_id: int, layout_hash: int) -> Superblock:
-        """Map a living superblock. Raises RegionError: ENOENT (no node runs), EACCES, EPROTO (another hash)."""
+    def attach(cls, shared_id: int, layout_hash: int, owner: int = -1) -> Superblock:
+        """Map a living superblock; `owner`: the user whose it has to be. Raises RegionError: ENOENT (no node runs),
+        EACCES, EPROTO (another hash); ForeignRegion (a user of no concern has made something of that name).
+        """
         name = names.superblock(shared_id)
-        region = posix_open(name)
+        if not shared_id:
+            raise RegionError(2, "the node has no superblock yet")
+        region = posix_open(name, owner=owner)
         try:
             if region.size < layout.SUPERBLOCK_BYTES or (
                 _core.load64(region.buffer, SUPERBLOCK.offset("magic")) != layout.SUPERBLOCK_MAGIC
@@ -156,7 +162,7 @@ class Superblock:
         self._region.close()
 
     def unlink(self) -> None:
-        """Remove the name; mappings stay valid."""
+        """Remove the name; mappings stay valid. Raises RegionError."""
         posix_unlink(names.superblock(self.shared_id))
 
     @property
@@ -173,6 +179,35 @@ class Superblock:
     def namespaces(self) -> Namespaces:
         """Those of the servers; only /dev/shm is not told, which is where this was found."""
         return Namespaces(self.get("pid_namespace"), self.get("ipc_namespace"), self.get("time_namespace"), 0)
+
+    @property
+    def directory(self) -> str:
+        """Path of the data directory when this was made, as far as it had room: for people."""
+        return os.fsdecode(SUPERBLOCK.get_bytes(self.buffer, "directory").rstrip(b"\0"))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Device and inode of the data directory; zeros: it has none."""
+        return self.get("place_device"), self.get("place_inode")
+
+    # -- regions of servers -------------------------------------------------------------------------------------
+
+    def region_name(self, what: str, server: int, generation: int) -> str:
+        """The name of a region of a server."""
+        return _core.region_name(self.buffer, what, server, generation)
+
+    def generations(self, what: str, server: int) -> list[int]:
+        """Generations of a server's regions of a kind that have a name now, in order. What others have put between them
+        has none of these names.
+        """
+        prefix = names.regions(self.shared_id, what, server)
+        found = []
+        for name in posix_names(prefix):
+            number = name.removeprefix(prefix).partition("-")[0]
+            whole = number.isascii() and number.isdigit() and int(number) < 1 << 64
+            if whole and name == self.region_name(what, server, int(number)):
+                found.append(int(number))
+        return sorted(found)
 
     # -- node ---------------------------------------------------------------------------------------------------
 
@@ -495,6 +530,11 @@ class Superblock:
     def set_segment(self, view: SlotView, shmid: int) -> None:
         """Record the segment of a claimed slot, so that it can be removed if its owner dies now."""
         SLOT.pack_into(self.buffer, "shmid", shmid, self.slot_at(view.slot, "claim"))
+
+    def sign(self, region: Region) -> None:
+        """Write the node's number into a client's new region: it may be found when the superblock is gone."""
+        CLIENT.pack_into(region.buffer, "shared_id", self.shared_id)
+        CLIENT.pack_into(region.buffer, "shm_device", Namespaces.current().shm)
 
     def give_back(self, view: SlotView) -> bool:
         """Free a slot that nobody uses (any more); False when it changed. Its segment is the caller's business.

@@ -14,7 +14,7 @@
     DIR/transactions/   what sinks have staged and committed (whoever writes into one: engine/transactions)
 
 A directory is told from its copies by its place: the device and the inode number. `node.json` notes the place beside
-what only means something there, the keys of the semaphores; in a copy it is another one.
+what only means something there, how superblock and semaphores are called; in a copy it is another one.
 
 Directories are 0700, files 0600, or 02750 and 0640 where a group may use the node (`ownership.py`). `node.json` is
 written last when a directory is made: without it there is no node, and a start goes on with making one. Only the
@@ -52,11 +52,14 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.kernel import atomic_file, data_files
-from warren.engine.kernel.formats import NODE_VERSION
+from warren.engine.kernel.formats import NODE_VERSION, NODE_VERSION_ROTATE
 from warren.engine.kernel.paths import QUEUES, STORES, TOPICS
+from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import command, near, shown
 from warren.ipc import access, names
 from warren.ipc.identity import Namespaces
+from warren.ipc.region import RegionError
+from warren.ipc.superblock import Superblock
 
 LOCK, NODE, LAUNCH, CONTROL_SOCKET, LOG = "lock", "node.json", "launch.json", "control.sock", "log"
 #: a lock is let go of in an instant by who ends, or only looks whether it is held; on a busy machine such a look may
@@ -89,8 +92,9 @@ _DEPTH = 3
 
 
 class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of node.json. `semaphore_keys`: the System V semaphores of the current superblock (live clients, store
-    lock), made for the directory at `place` (device, inode): in a copy they are somebody else's.
+    """Content of node.json. `shared_id` and `semaphore_keys`: what the current superblock and its System V semaphores
+    (live clients, store lock) are called. They were drawn for the directory at `place` (device, inode): in a copy they
+    are somebody else's.
     """
 
     format_version: int
@@ -100,6 +104,13 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created: float
     semaphore_keys: tuple[int, int] = (0, 0)
     place: tuple[int, int] = (0, 0)
+    shared_id: int = 0
+
+    def superblock_at(self, place: tuple[int, int]) -> int:
+        """The number that names the superblock of the node, if the directory is at this place; 0: it has none."""
+        if self.shared_id or not self.place[1]:
+            return self.shared_id if self.place == place else 0
+        return names.older_id(self.node_id, place)
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -116,7 +127,8 @@ def _renamed(content: Any) -> Any:
     """What an older node.json says, in the words of this version."""
     if not isinstance(content, dict) or not isinstance(settings := content.get("settings"), dict):
         return content
-    settings = {"log_rotate_bytes" if name == "log_file_bytes" else name: value for name, value in settings.items()}
+    if content["format_version"] < NODE_VERSION_ROTATE:
+        settings = {"log_rotate_bytes" if name == "log_file_bytes" else name: value for name, value in settings.items()}
     return content | {"format_version": NODE_VERSION, "settings": settings}
 
 
@@ -512,8 +524,19 @@ class NodeDirectory:
 
     @property
     def shared_id(self) -> int:
-        """The number that names the shared memory of the node of this directory. Raises as `read` does."""
-        return names.shared_id(self.read().node_id, self.place)
+        """The number that names the superblock of the node of this directory, 0: it has none. Raises as `read` does."""
+        return self.read().superblock_at(self.place)
+
+    def superblock(self) -> Superblock:
+        """The superblock of the node of this directory, which is its owner's. Raises RegionError (ENOENT: none runs),
+        and what `read` raises.
+        """
+        shared_id = self.shared_id
+        try:
+            owner = os.stat(self.path).st_uid
+        except OSError as error:  # it has just gone
+            raise RegionError(errno.ENOENT, f"there is no {self.path}") from error
+        return Superblock.attach(shared_id, LAYOUT_HASH, owner)
 
     def own_semaphores(self, node: NodeFile) -> tuple[int, ...]:
         """The keys in node.json, if they were drawn for this directory: those in a copy are of the original."""

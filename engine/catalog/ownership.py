@@ -23,11 +23,10 @@ from pathlib import Path
 
 from warren.engine.errors import PermissionRefused, StoreError, UsageError
 from warren.engine.kernel.atomic_file import explain
-from warren.engine.kernel.data_files import user
 from warren.engine.kernel.paths import LARGE, QUEUES, TRANSACTIONS
 from warren.engine.saying import command, in_a_program, shown
 from warren.ipc import access
-from warren.ipc.access import ALONE
+from warren.ipc.access import ALONE, user
 from warren.ipc.doorbells import FOLDER as DOORBELLS
 
 #: names of a group that are shown when another one was meant

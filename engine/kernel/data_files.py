@@ -18,7 +18,6 @@ import builtins
 import contextlib
 import errno
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -33,14 +32,6 @@ _DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: what a path that leads through a link, or through a file, is refused with
 _NO_WAY = (errno.ELOOP, errno.ENOTDIR)
-
-
-def user(uid: int) -> str:
-    """A user for people: user alice (1000)."""
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
-    except KeyError:
-        return f"user {uid}"
 
 
 def is_root(directory: Path) -> None:
@@ -102,7 +93,8 @@ def _refused(error: OSError, name: str, above: int, path: Path | str) -> OSError
         found = os.stat(name, dir_fd=above, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
             what = "" if os.path.basename(path) == name else f"{name} in it "
-            said = f"{what}is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away"
+            whose = access.user(found.st_uid)
+            said = f"{what}is a symbolic link of {whose}, and a data directory has none: move it away"
             return OSError(errno.ELOOP, said, str(path))
     return OSError(error.errno, error.strerror, str(path))
 
@@ -128,7 +120,7 @@ def open(path: Path | str, flags: int, mode: int = 0o600, *, folder: int | None 
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EISDIR, "is not a file: move it away", str(path))
         if found.st_uid != owner and not anyones and not flags & os.O_EXCL:  # it is made just now
-            said = f"belongs to {user(found.st_uid)}, and the directory to {user(owner)}"
+            said = f"belongs to {access.user(found.st_uid)}, and the directory to {access.user(owner)}"
             raise OSError(errno.EPERM, said, str(path))
         if flags & os.O_TRUNC and found.st_size:
             os.ftruncate(opened, 0)

@@ -70,8 +70,9 @@ CATALOG_VERSION = (
 )
 CATALOG_LOG_VERSION = 4  # a step may be all that; of version 3: a binding of a topic; of version 2: a topic
 
-#: `node.json`: 1 has the size of the processes' logs as the setting log_file_bytes
-NODE_VERSION = 2
+#: `node.json`: 1 has the size of the processes' logs as the setting log_file_bytes; 2 does not name the superblock
+NODE_VERSION_ROTATE = 2
+NODE_VERSION = 3
 
 #: `files` of a queue worker: what files its queue index consists of
 FILES_MAGIC = b"WRNQFL01"

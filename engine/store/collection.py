@@ -39,7 +39,7 @@ from warren.engine.store.file_summary import FileRow
 from warren.engine.store.folder import data_path, list_path, losses_path, output_paths
 from warren.engine.store.job import Failed, Job, Loss, open_source, read_losses
 from warren.engine.store.quiet import Quiet
-from warren.ipc import mailbox, names
+from warren.ipc import mailbox
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES
 from warren.ipc.superblock import Superblock
 
@@ -518,7 +518,7 @@ class GarbageCollection:
             return
         if collector.pid != self._asked_pid or now - self._asked_at > ASK_AGAIN_S:
             self._asked_pid, self._asked_at = collector.pid, now
-            mailbox.post(names.mailbox(self.superblock.shared_id, "collector"), "collect", **self._job.message())
+            mailbox.post(Path(), "collector", "collect", **self._job.message())
 
     def _ask_for_verification(self, now: float) -> None:
         if self._verify_below is None or self.stopping:
@@ -528,7 +528,8 @@ class GarbageCollection:
         if collector.pid and (collector.pid != asked_pid or now - asked_at > ASK_AGAIN_S * 6):
             self._verify_asked = collector.pid, now
             mailbox.post(
-                names.mailbox(self.superblock.shared_id, "collector"),
+                Path(),
+                "collector",
                 "verify",
                 server=self.number,
                 store_epoch=self.store_epoch,

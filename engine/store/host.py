@@ -21,8 +21,6 @@ from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
-import posix_ipc
-
 from warren.engine import _core
 from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
@@ -33,7 +31,7 @@ from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import data_path
 from warren.engine.store.message_store import ALARM_DISK, ALARM_SYNC_FAILED, MessageStore, say
-from warren.ipc import mailbox, names
+from warren.ipc import mailbox
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
 from warren.ipc.region import Region, RegionError, sysv_attach
 from warren.ipc.superblock import ACTIVE, DEAD, LEAVING, SlotView, Superblock
@@ -101,9 +99,8 @@ class _Around:
 class _Mail:
     """The mailbox of this process, read by a thread of its own: the loop sleeps on a futex and cannot wait for both."""
 
-    def __init__(self, shared_id: int, hand_over: Callable[..., None], read: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, hand_over: Callable[..., None], read: Callable[[dict[str, Any]], None]) -> None:
         self._hand_over, self._read = hand_over, read
-        self._name = names.mailbox(shared_id, "store")
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._said = False
         self._mailbox = self._make()
@@ -112,8 +109,8 @@ class _Mail:
 
     def _make(self) -> mailbox.Mailbox | None:
         try:
-            return mailbox.Mailbox(self._name, create=True, bytes_max=1024)
-        except (posix_ipc.Error, OSError) as error:
+            return mailbox.Mailbox(Path(), "store")
+        except OSError as error:
             if not self._said:
                 self._said = True
                 say(
@@ -212,7 +209,7 @@ class StoreHost:
             # Old files go when there is a current one; a store without any gets its first with the first write.
             store.file_wanted = bool(report.files)
         self.core.kick()
-        self._mail = _Mail(self.superblock.shared_id, self._hand_over, self._read)
+        self._mail = _Mail(self._hand_over, self._read)
         for store in self.stores:
             store.announce()
             self.superblock.server_set(store.number, "error", 0)
@@ -623,8 +620,6 @@ class StoreHost:
         """Let go of everything. After stop(), or after a start that failed."""
         if self._mail is not None:
             self._mail.stop()
-            if unlink:
-                mailbox.unlink(names.mailbox(self.superblock.shared_id, "store"))
         self._makers.shutdown(wait=True)
         self._growers.shutdown(wait=True)
         self._removers.shutdown(wait=True)

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "store/index_reader.h"
 #include "store/index.h"
+#include "ipc/core/names.h"
 #include "kernel/racy.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -56,9 +57,8 @@ void wr_index_reader_close(wr_index_reader *r) {
 
 /* Map a region whole, read only. A name that is not there any more is ESTALE: its server was replaced. */
 static int map(const wr_index_reader *r, const char *what, uint64_t generation, uint64_t bytes_min, const uint8_t **to, uint64_t *bytes) {
-    char name[96];
-    snprintf(name, sizeof name, "/warren-%012llx-%s-%u-%llu", (unsigned long long)r->super->shared_id, what, r->server,
-             (unsigned long long)generation);
+    char name[WR_REGION_NAME_BYTES];
+    wr_region_name(name, r->super, what, r->server, generation);
     int fd = shm_open(name, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return errno == ENOENT ? ESTALE : errno;
     struct stat found;

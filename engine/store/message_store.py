@@ -51,9 +51,9 @@ from warren.ipc.region import (
     RegionError,
     free_bytes,
     posix_create,
+    posix_drop,
     posix_names,
     posix_open,
-    posix_unlink,
 )
 from warren.ipc.superblock import Superblock
 
@@ -81,7 +81,6 @@ class MessageStore:
         self.spares = Spares(self.folder)
         self.settings = settings
         self.node_id = superblock.node_id
-        self.shared_id = superblock.shared_id
         self.next_file = 0
         self.generation = 0
         self.index_generation = 0
@@ -105,11 +104,10 @@ class MessageStore:
     # -- regions ------------------------------------------------------------------------------------------------
 
     def _name(self, what: str, generation: int) -> str:
-        return names.region(self.shared_id, what, self.number, generation)
+        return self.superblock.region_name(what, self.number, generation)
 
     def _existing(self, what: str) -> list[int]:
-        prefix = f"{names.node_prefix(self.shared_id)}{what}-{self.number}-"
-        return sorted(int(name[len(prefix) :]) for name in posix_names(prefix) if name[len(prefix) :].isdigit())
+        return self.superblock.generations(what, self.number)
 
     def _make_regions(self, messages: int, extents: int = 0) -> None:
         """New regions under a generation that was never used, with an index for so many messages.
@@ -124,13 +122,13 @@ class MessageStore:
         for what in whats:  # of a server that died before it announced them
             for leftover in self._existing(what):
                 if leftover != published:
-                    posix_unlink(self._name(what, leftover))
+                    posix_drop(self._name(what, leftover))
         for leftover in self._existing("index"):
             if leftover != published_index:
-                posix_unlink(self._name("index", leftover))
+                posix_drop(self._name("index", leftover))
         for name, generation in self._existing_extents():
             if generation != published:
-                posix_unlink(name)
+                posix_drop(name)
         if extents:
             maker = ThreadPoolExecutor(1, thread_name_prefix="make-extent")
             for n in range(extents):
@@ -165,10 +163,14 @@ class MessageStore:
 
     def _existing_extents(self) -> list[tuple[str, int]]:
         """Names and generations of the extents of this store's index, whoever made them."""
-        prefix = f"{names.node_prefix(self.shared_id)}dense"
-        pattern = re.compile(rf"{re.escape(prefix)}[0-9]+-{self.number}-([0-9]+)", re.ASCII)
+        prefix = f"{names.node_prefix(self.superblock.shared_id)}dense"
+        pattern = re.compile(rf"{re.escape(prefix)}([0-9]+)-{self.number}-([0-9]+)-[0-9a-f]+", re.ASCII)
         matches = [(name, pattern.fullmatch(name)) for name in posix_names(prefix)]
-        return [(name, int(match[1])) for name, match in matches if match is not None]
+        found = [(name, match[1], int(match[2])) for name, match in matches if match is not None]
+        return [(name, generation) for name, number, generation in found if name == self._extent(number, generation)]
+
+    def _extent(self, number: int | str, generation: int) -> str:
+        return self._name(f"dense{number}", generation)
 
     def announce(self) -> None:
         """Publish the generations and remove the regions of the server before.
@@ -184,14 +186,14 @@ class MessageStore:
         self.superblock.server_set(self.number, "generation", self.generation)
         self.superblock.server_set(self.number, "index_generation", self.index_generation)
         for name in old_index + old_dense:
-            posix_unlink(name)
+            posix_drop(name)
         for what in ("images", "summary", "directory"):
             for generation in self._existing(what):
                 if generation != self.generation:
-                    posix_unlink(self._name(what, generation))
+                    posix_drop(self._name(what, generation))
         for name, generation in self._existing_extents():
             if generation != self.generation:
-                posix_unlink(name)
+                posix_drop(name)
 
     @staticmethod
     def _mark_replaced(name: str) -> None:
@@ -245,7 +247,7 @@ class MessageStore:
         return ahead.result() if ahead is not None else self._new_extent(self.extents)
 
     def _new_extent(self, number: int) -> Region:
-        name = self._name(f"dense{number}", self.generation)
+        name = self._extent(number, self.generation)
         if not self._room_for_whole():
             return posix_create(name, index.EXTENT_BYTES, ())
         try:
@@ -278,7 +280,7 @@ class MessageStore:
     @staticmethod
     def drop_index(old: Region) -> None:
         """Unlink and unmap an index that was replaced. On any thread: freeing its pages takes long."""
-        posix_unlink(old.name)
+        posix_drop(old.name)
         old.close()
 
     # -- start and stop -----------------------------------------------------------------------------------------
@@ -355,7 +357,7 @@ class MessageStore:
         for region in self.regions.values():
             region.close()
             if unlink:
-                posix_unlink(region.name)
+                posix_drop(region.name)
         self.regions.clear()
         if self.folder_fd >= 0:
             os.close(self.folder_fd)

@@ -28,6 +28,7 @@ from warren.engine.errors import InvalidName, PermissionRefused, TimedOut
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import TRANSACTIONS
 from warren.engine.saying import shown
+from warren.ipc import access
 
 NAME_MAX = 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -123,8 +124,8 @@ class SinkFolder:
             found = os.lstat(self.path)
         if found.st_uid != os.geteuid():
             raise PermissionRefused(
-                f"sink {self.name!r} belongs to {data_files.user(found.st_uid)}, and this process runs as "
-                f"{data_files.user(os.geteuid())}: run it as that user, or write with another sinkId"
+                f"sink {self.name!r} belongs to {access.user(found.st_uid)}, and this process runs as "
+                f"{access.user(os.geteuid())}: run it as that user, or write with another sinkId"
             )
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@
 #include <sys/ipc.h>
 #include <sys/shm.h>
 
+#include "names.h"
 #include "view.h"
 
 /* Buffer and aligned offset of a call; 0 with an exception set when they are wrong. */
@@ -144,10 +145,26 @@ static PyObject *segment_create(PyObject *module, PyObject *const *args, Py_ssiz
     return id < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(id);
 }
 
+/* region_name(superblock, what, server, generation). */
+static PyObject *region_name(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer buffer;
+    const char *what;
+    unsigned int server;
+    unsigned long long generation;
+    if (!PyArg_ParseTuple(args, "y*sIK", &buffer, &what, &server, &generation)) return NULL;
+    char name[WR_REGION_NAME_BYTES];
+    bool whole = (size_t)buffer.len >= sizeof(wr_superblock);
+    if (whole) wr_region_name(name, buffer.buf, what, server, generation);
+    PyBuffer_Release(&buffer);
+    return whole ? PyUnicode_FromString(name) : PyErr_Format(PyExc_ValueError, "this is not a superblock");
+}
+
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(load32),     METHOD(load64),     METHOD(store32),   METHOD(store64), METHOD(add32),
                                 METHOD(add64),      METHOD(or64),       METHOD(and64),     METHOD(cas64),
-                                METHOD(futex_wait), METHOD(futex_wake), METHOD(bell_ring), METHOD(segment_create), {NULL, NULL, 0, NULL}};
+                                METHOD(futex_wait), METHOD(futex_wake), METHOD(bell_ring), METHOD(segment_create),
+                                {"region_name", region_name, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "warren.ipc._core",
                                         .m_doc = "Atomics and futexes on shared memory.", .m_size = -1,

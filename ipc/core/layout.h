@@ -87,6 +87,9 @@
 #define WR_ALARM_SYNC_FAILED 4
 #define WR_ALARM_SERVER_FAILED 8
 #define WR_ALARM_TOPICS_DISK 16
+#define WR_ALARM_ROLE_FAILING 32
+#define WR_FAILING_COLLECTOR 40
+#define WR_FAILING_GATEWAY 41
 #define WR_SHORT_MEMORY 1
 #define WR_SHORT_DISK 2
 #define WR_SHORT_OWN_MEMORY 4
@@ -157,7 +160,7 @@ typedef struct {
     uint64_t collector_start; /* its start time */
     uint32_t collector_restarts; /* restarts of it counted by the supervisor */
     _Atomic uint32_t collector_state; /* SERVER_… of the collector (itself; DOWN by the supervisor) */
-    uint64_t shared_id; /* names every shared object of the node: of its id and of the place of its directory */
+    uint64_t shared_id; /* names the superblock, and begins every other name of the node; drawn at random for each superblock */
     uint64_t place_device; /* device of the data directory */
     uint64_t place_inode; /* its inode number */
     uint64_t pid_namespace; /* inode of the servers' PID namespace; in another one their pids mean nothing */
@@ -183,7 +186,10 @@ typedef struct {
     _Atomic uint64_t topics_disk_total; /* those, and what may still be written */
     _Atomic uint64_t topics_disk_limit; /* above so many in use the alarm is raised */
     _Atomic uint64_t barred; /* a queue that takes no messages and consumers until it is decided whether it goes: number of the question << 32 | its id, 0: none (supervisor) */
-    uint8_t pad2_[56];
+    uint64_t names_key[2]; /* random key of the names of regions (ipc/core/names.h): without it nobody foretells one */
+    _Atomic uint64_t failing; /* roles that cannot start, or end again and again: bit n: server n, FAILING_COLLECTOR, FAILING_GATEWAY + n (supervisor) */
+    _Atomic uint64_t role_failing_since; /* when the alarm was raised that one is */
+    uint8_t pad2_[24];
     uint32_t gateway_pid[16]; /* process id of each AMQP gateway, 0: none (supervisor) */
     _Atomic uint32_t gateway_state[16]; /* SERVER_… of it (itself; DOWN by the supervisor) */
     uint32_t gateway_restarts[16]; /* restarts of it counted by the supervisor */
@@ -192,7 +198,7 @@ typedef struct {
     uint64_t shared_bytes_max; /* largest metadata + payload that goes through arenas, logs and stores; a larger message has a file of its own */
     uint8_t pad3_[184];
     _Atomic uint64_t queue_gone[256]; /* version of the catalog with which a queue went last whose id is this, modulo QUEUE_GONE_ROWS; stored after catalog_version */
-    uint8_t pad4_[1024];
+    uint8_t directory[1024]; /* path of the data directory when the superblock was made, zero-padded, cut: for people */
 } wr_superblock;
 _Static_assert(sizeof(wr_superblock) == 4096, "wr_superblock");
 _Static_assert(offsetof(wr_superblock, magic) == 0, "wr_superblock.magic");
@@ -253,6 +259,9 @@ _Static_assert(offsetof(wr_superblock, topics_disk_used) == 360, "wr_superblock.
 _Static_assert(offsetof(wr_superblock, topics_disk_total) == 368, "wr_superblock.topics_disk_total");
 _Static_assert(offsetof(wr_superblock, topics_disk_limit) == 376, "wr_superblock.topics_disk_limit");
 _Static_assert(offsetof(wr_superblock, barred) == 384, "wr_superblock.barred");
+_Static_assert(offsetof(wr_superblock, names_key) == 392, "wr_superblock.names_key");
+_Static_assert(offsetof(wr_superblock, failing) == 408, "wr_superblock.failing");
+_Static_assert(offsetof(wr_superblock, role_failing_since) == 416, "wr_superblock.role_failing_since");
 _Static_assert(offsetof(wr_superblock, gateway_pid) == 448, "wr_superblock.gateway_pid");
 _Static_assert(offsetof(wr_superblock, gateway_state) == 512, "wr_superblock.gateway_state");
 _Static_assert(offsetof(wr_superblock, gateway_restarts) == 576, "wr_superblock.gateway_restarts");
@@ -260,6 +269,7 @@ _Static_assert(offsetof(wr_superblock, gateway_connections) == 640, "wr_superblo
 _Static_assert(offsetof(wr_superblock, gateway_start) == 704, "wr_superblock.gateway_start");
 _Static_assert(offsetof(wr_superblock, shared_bytes_max) == 832, "wr_superblock.shared_bytes_max");
 _Static_assert(offsetof(wr_superblock, queue_gone) == 1024, "wr_superblock.queue_gone");
+_Static_assert(offsetof(wr_superblock, directory) == 3072, "wr_superblock.directory");
 
 /* One server (a store, a queue worker, the topic worker), in the superblock. Writer: that server, but for `sleeping` and what says (supervisor). */
 typedef struct {
@@ -384,18 +394,23 @@ typedef struct {
     uint64_t layout_hash; /* as in the superblock */
     uint64_t client_epoch; /* as in its slot */
     uint32_t servers_n; /* links in this region */
-    uint8_t pad0_[36];
+    uint8_t pad0_[4];
+    uint64_t shared_id; /* of the node's superblock: without one of that name the region is nobody's when nobody has it attached */
+    uint64_t shm_device; /* device of the /dev/shm where that superblock was */
+    uint8_t pad1_[16];
     _Atomic uint32_t waiting; /* who is to be woken: WR_WAITS_… (ipc/core/view.h), 1: threads of the client that sleep on this word (futex), from bit 8 on the mark of one of them; the server that flips it to 0 wakes them */
-    uint8_t pad1_[60];
+    uint8_t pad2_[60];
     _Atomic uint32_t blocked_alarm; /* threads whose publish waits for the end of an alarm (client); for people */
     _Atomic uint32_t blocked_credit; /* threads that wait for room in a ring or in the arena (client); for people */
-    uint8_t pad2_[3960];
+    uint8_t pad3_[3960];
 } wr_client;
 _Static_assert(sizeof(wr_client) == 4096, "wr_client");
 _Static_assert(offsetof(wr_client, magic) == 0, "wr_client.magic");
 _Static_assert(offsetof(wr_client, layout_hash) == 8, "wr_client.layout_hash");
 _Static_assert(offsetof(wr_client, client_epoch) == 16, "wr_client.client_epoch");
 _Static_assert(offsetof(wr_client, servers_n) == 24, "wr_client.servers_n");
+_Static_assert(offsetof(wr_client, shared_id) == 32, "wr_client.shared_id");
+_Static_assert(offsetof(wr_client, shm_device) == 40, "wr_client.shm_device");
 _Static_assert(offsetof(wr_client, waiting) == 64, "wr_client.waiting");
 _Static_assert(offsetof(wr_client, blocked_alarm) == 128, "wr_client.blocked_alarm");
 _Static_assert(offsetof(wr_client, blocked_credit) == 132, "wr_client.blocked_credit");

@@ -16,7 +16,7 @@ import pytest
 
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.ipc import _core as atomics
-from warren.ipc import layout, names
+from warren.ipc import layout
 from warren.ipc.layout import COMMAND, LINK, PAGE_BYTES, SUPERBLOCK_BYTES
 from warren.ipc.region import posix_open
 from warren.tools.crash.images import Dump, Image, Stepped, Stepper, SteppingForbidden
@@ -101,7 +101,7 @@ class Directory:
     """The store's directory, mapped for writing."""
 
     def __init__(self, node: StoreNode) -> None:
-        name = names.region(node.node_id, "directory", STORE, node.get("generation"))
+        name = node.superblock.region_name("directory", STORE, node.get("generation"))
         self.region = posix_open(name, writable=True)
 
     def __enter__(self) -> memoryview:

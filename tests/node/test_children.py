@@ -7,7 +7,6 @@ import pytest
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import StoreError, SystemLimit
-from warren.ipc import names
 from warren.ipc.region import RegionError
 from warren.workers.node import children, cold_start
 from warren.workers.process import lack
@@ -67,20 +66,19 @@ def test_a_node_that_cannot_be_looked_for_is_not_taken_for_gone(
     directory.lock()
     try:
         node = directory.open_or_make({})
-        shared_id = names.shared_id(node.node_id, directory.place)
         removed: list[object] = []
         monkeypatch.setattr(cold_start.remains, "remove", lambda *what: removed.append(what))
         for number, kind in ((errno.EMFILE, SystemLimit), (errno.ENOMEM, SystemLimit), (errno.EIO, StoreError)):
 
-            def refuse(_node_id: int, _hash: bytes, number: int = number) -> None:
+            def refuse(_shared_id: int, _hash: int, _owner: int, number: int = number) -> None:
                 raise RegionError(number, "refused")
 
             with monkeypatch.context() as patched:
                 patched.setattr(cold_start.Superblock, "attach", refuse)
                 with pytest.raises(kind, match="cannot look for the node"):
-                    cold_start.find(directory, node, shared_id)
+                    cold_start.find(directory, node, print)
         assert removed == []
-        assert cold_start.find(directory, node, shared_id) is None  # there is none
+        assert cold_start.find(directory, node, print) is None  # there is none
         assert len(removed) == 1
     finally:
         directory.unlock()

@@ -23,7 +23,7 @@ import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DirectoryInUse, NodeNotRunning, StoreError
 from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.ipc import mailbox, names, region
+from warren.ipc import names, region
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
@@ -201,8 +201,6 @@ def remove_shared_memory(directory: Path) -> None:
             remove_semaphore(superblock.get(name))
     finally:
         superblock.close()
-    for role in remains.ROLES:
-        mailbox.unlink(names.mailbox(shared_id, role))
     for name in region.posix_names(names.node_prefix(shared_id)):
         region.posix_unlink(name)
 
@@ -328,10 +326,10 @@ def test_without_the_lock_file_the_lock_holds(tmp_path: Path, nodes: contextlib.
 def test_a_stopped_node_may_be_moved(tmp_path: Path, nodes: contextlib.ExitStack) -> None:
     with RealNode(tmp_path / "node", workers=1) as first:
         put(first.directory, range(100))
-        before = NodeDirectory(first.directory).shared_id
+        before = NodeDirectory(first.directory).read().node_id
     moved = (tmp_path / "node").rename(tmp_path / "moved")
     node = up(nodes, moved)
-    assert NodeDirectory(moved).shared_id == before
+    assert NodeDirectory(moved).read().node_id == before
     assert sorted(bodies(node.directory)) == list(range(100))
 
 

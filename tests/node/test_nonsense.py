@@ -4,19 +4,22 @@ of them dies.
 Method: a real node; nonsense by its control socket, by OP_CONTROL, by its mailboxes. The same processes serve after it.
 """
 
+import fcntl
 import random
+import socket
 import struct
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import posix_ipc
 import pytest
 
 import warren
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.ipc import names
+from warren.ipc import mailbox
 from warren.ipc.layout import CONSTANTS
 
 from support.raw_control import connected
@@ -128,15 +131,23 @@ def test_control_requests_of_workers(node: RealNode, seed: int) -> None:
     assert node.pids() == before
 
 
+def unread(sender: socket.socket) -> int:
+    """Bytes that a socket has sent and nobody has read."""
+    found = bytearray(4)
+    fcntl.ioctl(sender, termios.TIOCOUTQ, found)
+    return int.from_bytes(found, sys.byteorder)
+
+
 def test_mailboxes(node: RealNode) -> None:
     before = node.pids()
     victim = warren.attach(node.directory)  # a message about somebody who is there is not put aside early
     victim.store().write(victim.store().new_id(), b"known to the store")
     attachment = victim._client.attachment()
-    shared_id, slot = attachment.superblock.shared_id, attachment.slot
+    slot = attachment.slot
     for role in ("supervisor", "store", "collector"):
-        queue = posix_ipc.MessageQueue(names.mailbox(shared_id, role))
-        try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(20)
+            sender.connect(str(node.directory / mailbox.FOLDER / role))
             messages = [request for request in REQUESTS if request]
             for kind in KINDS:
                 sensible: dict[str, Any] = {"kind": kind, "slot": slot.slot, "generation": slot.generation, "server": 0}
@@ -155,14 +166,11 @@ def test_mailboxes(node: RealNode) -> None:
                 for name in sensible:
                     messages += [msgspec.msgpack.encode(sensible | {name: edge}) for edge in EDGES]
             for message in messages:
-                if len(message) <= queue.max_message_size:
-                    try:
-                        queue.send(message, timeout=20, priority=7)
-                    except posix_ipc.BusyError:
-                        raise AssertionError(f"{role} does not read its mailbox, before {message!r}") from None
-            wait_until(lambda queue=queue: queue.current_messages == 0, 10, what=f"{role} reading its mailbox")  # type: ignore[misc]
-        finally:
-            queue.close()
+                try:
+                    sender.send(b"\x07" + message)  # it waits while the mailbox is full
+                except TimeoutError:
+                    raise AssertionError(f"{role} does not read its mailbox, before {message!r}") from None
+            wait_until(lambda sender=sender: not unread(sender), 10, what=f"{role} reading its mailbox")  # type: ignore[misc]
     victim.close()
     with warren.attach(node.directory) as attached:
         attached.queue("work").put(b"still")

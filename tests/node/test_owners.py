@@ -14,13 +14,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import posix_ipc
 import pytest
 
 import warren
 from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
-from warren.ipc import names
+from warren.ipc import mailbox, names
 from warren.workers.process.control import ControlClient
 
 from support import leaks, users
@@ -304,9 +303,7 @@ def all_shared(directory: Path) -> None:
         found = os.stat(name)
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (ALICE.uid, GROUP, 0o660), name
     for role in ("supervisor", "store", "collector"):
-        queue = posix_ipc.MessageQueue(names.mailbox(NodeDirectory(directory).shared_id, role))
-        found = os.fstat(queue.mqd)
-        queue.close()
+        found = os.stat(directory / mailbox.FOLDER / role)
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (ALICE.uid, GROUP, 0o660), role
     keys = NodeDirectory(directory).read().semaphore_keys
     semaphores = [item for item in system_v("sem") if int(item["key"]) in keys]

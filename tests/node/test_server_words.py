@@ -93,7 +93,7 @@ def test_a_thread_that_cannot_start_is_a_lack(node: StoreNode, monkeypatch: pyte
     refused = RuntimeError("can't start new thread")
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", raising(refused, lambda thread: thread.name.startswith(name), start))
-    said(node, FILES, "no free descriptor, mailbox, process or thread: can't start new thread")
+    said(node, FILES, "no free descriptor, process or thread: can't start new thread")
     monkeypatch.undo()
     node.start()
     assert node.client().read(message_id(1)) == b"there"
@@ -102,7 +102,7 @@ def test_a_thread_that_cannot_start_is_a_lack(node: StoreNode, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (posix_ipc.PermissionsError("No permission"), "no permission to remove shared memory /warren-"),
+        (posix_ipc.PermissionsError("No permission"), "cannot remove shared memory /warren-"),
         (OSError(errno.EIO, "Input/output error"), "cannot remove shared memory /warren-"),
         (posix_ipc.Error("strange"), "strange"),
     ],

@@ -757,7 +757,7 @@ def test_remains_of_another_version_are_replaced(start: Starter) -> None:
     assert code == 2
     assert f"another version of Warren ({os.getpid()})" in out
     leftover.close()
-    region.posix_create(names.region(shared_id, "images", 0, 7), 4096).close()
+    region.posix_create(names.regions(shared_id, "images", 0) + "7-0", 4096).close()
     start().ready().stop()
     assert region.posix_names(names.node_prefix(shared_id)) == []
 
@@ -777,7 +777,7 @@ def test_a_client_comes_and_leaves(start: Starter) -> None:
             (view.slot, os.getpid(), "käse")
         ]
         assert superblock.leave(view.slot, view.generation)
-        assert post(names.mailbox(superblock.shared_id, "supervisor"), "deregister", slot=view.slot)
+        assert post(node.directory, "supervisor", "deregister", slot=view.slot)
         wait_until(freed(superblock, view.slot), what="the sweep")
         memory.close()
         assert memory.id not in {item.id for item in segments()}

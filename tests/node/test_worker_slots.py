@@ -16,8 +16,6 @@ import pytest
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
-from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.ipc import names
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST, WORKER_SLOTS
 from warren.ipc.superblock import Superblock
@@ -39,7 +37,7 @@ WAIT_S = 60.0
 @contextlib.contextmanager
 def superblock_of(directory: Path) -> Iterator[Superblock]:
     target = NodeDirectory(directory)
-    found = Superblock.attach(names.shared_id(target.read().node_id, target.place), LAYOUT_HASH)
+    found = target.superblock()
     try:
         yield found
     finally:

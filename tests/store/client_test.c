@@ -3,6 +3,7 @@
  * Method: two clients without a server: the test plays it. Rings, arenas and buckets are filled to the brim; then records, blobs and rows of one
  * client are random bytes, and the other reads. Regions are malloc'd, so AddressSanitizer sees a byte too far. Prints its seed. */
 #define _GNU_SOURCE
+#include "ipc/core/names.h"
 #include "store/index.h"
 #include "store/removals.h"
 #include "support/check.h"
@@ -20,7 +21,7 @@ static wr_superblock *super;
 static _Atomic uint64_t directory[ROWS];
 static uint8_t *images;
 static wr_index index_;
-static char names[3][96], folder[200];
+static char names[3][WR_REGION_NAME_BYTES], folder[200];
 static void *regions[2];
 static wr_port ports[2];
 static wr_store_client clients[2];
@@ -37,7 +38,7 @@ static void clean_up(void) {
 }
 
 static void *region_of(int at, const char *what, uint64_t bytes) {
-    snprintf(names[at], sizeof names[at], "/warren-%012llx-%s-0-1", (unsigned long long)super->node_id, what);
+    wr_region_name(names[at], super, what, 0, 1);
     int fd = shm_open(names[at], O_RDWR | O_CREAT | O_EXCL, 0600);
     CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

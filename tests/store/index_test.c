@@ -21,7 +21,7 @@ static void unlink_all(void);
 
 static wr_superblock *super;
 static wr_server *server_row;
-static char made[256][96];
+static char made[256][WR_REGION_NAME_BYTES];
 static uint32_t made_n;
 
 static void unlink_all(void) {
@@ -30,7 +30,7 @@ static void unlink_all(void) {
 
 static void *region_of(const char *what, uint64_t generation, uint64_t bytes) {
     CHECK(made_n < 256);
-    snprintf(made[made_n], sizeof made[0], "/warren-%012llx-%s-0-%llu", (unsigned long long)super->node_id, what, (unsigned long long)generation);
+    wr_region_name(made[made_n], super, what, 0, generation);
     int fd = shm_open(made[made_n++], O_RDWR | O_CREAT | O_EXCL, 0600);
     CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -13,6 +13,7 @@
 #include "store/swing.h"
 #include "store/waters.h"
 #include "store/client.h"
+#include "ipc/core/names.h"
 #include "support/check.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ static char folder[200];
 static wr_superblock *super;
 static uint64_t client_bytes;
 static uint64_t next_file = 0, generation_next = 1;
-static char shm_names[256][96];
+static char shm_names[256][WR_REGION_NAME_BYTES];
 static uint32_t shm_n;
 
 static void clean_up(void) {
@@ -58,8 +59,7 @@ static void *zeroed(uint64_t bytes) {
 
 static void *shm_region(const char *what, uint32_t number, uint64_t generation, uint64_t bytes) {
     CHECK(shm_n < 256);
-    snprintf(shm_names[shm_n], sizeof shm_names[0], "/warren-%012llx-%s-%u-%llu", (unsigned long long)super->node_id, what, number,
-             (unsigned long long)generation);
+    wr_region_name(shm_names[shm_n], super, what, number, generation);
     int fd = shm_open(shm_names[shm_n++], O_RDWR | O_CREAT | O_EXCL, 0600);
     CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from warren.engine.kernel.protocol import PROTOCOL
-from warren.ipc import mailbox, names
+from warren.ipc import mailbox
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import posix_open
 
@@ -284,12 +284,10 @@ def test_s12_id_written_again_with_other_bytes_never_yields_the_old_ones(node: S
 
 def die_first(node: StoreNode, client: Client) -> None:
     """The message that overtakes the client's commands; returns when new messages are masked."""
-    name = names.mailbox(node.node_id, "store")
     generation = client.view.generation
     client.announce_death(1 << 40)
-    mailbox.post(
-        name, "client_dying", mailbox.PRIORITY_CLIENT, slot=client.slot, generation=generation, store=0, until=1 << 40
-    )
+    who = {"slot": client.slot, "generation": generation}
+    mailbox.post(node.directory, "store", "client_dying", mailbox.PRIORITY_CLIENT, **who, store=0, until=1 << 40)
     probes = iter(range(10**6, 10**9))
 
     def masked() -> bool:
@@ -526,7 +524,7 @@ def test_s10_index_is_cleaned_when_messages_come_and_go(node: StoreNode) -> None
         client.remove([message_id(i, STRANGE) for i in range(n, n + 200)])
     client.write([(message_id(1, STRANGE), BODY)])
     assert client.read(message_id(1, STRANGE)) == BODY
-    region = posix_open(names.region(node.node_id, "index", 0, node.get("index_generation")))
+    region = posix_open(node.superblock.region_name("index", 0, node.get("index_generation")))
     assert region.size <= 4096 + 64 * 16384
     region.close()
 

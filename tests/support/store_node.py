@@ -100,8 +100,7 @@ class StoreNode:
             client.close()
         for name in posix_names(names.node_prefix(self.node_id)):
             posix_unlink(name)
-        for role in ("store", "collector"):
-            mailbox.unlink(names.mailbox(self.node_id, role))
+        mailbox.clear(self.directory)
         self.superblock.close()
         for semaphore in self._semaphores:
             semaphore.remove()
@@ -218,7 +217,7 @@ class StoreNode:
 
     def summary(self, server: int = 0) -> list[file_summary.FileRow]:
         region = posix_open(
-            names.region(self.node_id, "summary", server, self.get("generation", server)), writable=True
+            self.superblock.region_name("summary", server, self.get("generation", server)), writable=True
         )
         try:
             return list(file_summary.files(region.buffer))
@@ -227,7 +226,7 @@ class StoreNode:
 
     def directory_rows(self, server: int = 0) -> int:
         """Rows in use in the directory of cur_file_cache."""
-        name = names.region(self.node_id, "directory", server, self.get("generation", server))
+        name = self.superblock.region_name("directory", server, self.get("generation", server))
         region = posix_open(name)
         try:
             words = region.buffer.cast("Q")
@@ -272,10 +271,10 @@ class Client:
     def open(self) -> None:
         """Map the store's regions as they are now."""
         old, old_fd = self.maps, self.folder_fd
-        node_id, get = self.node.node_id, self.node.get
+        get = self.node.get
         generation = get("generation", self.server)
         self.maps = [
-            posix_open(names.region(node_id, what, self.server, generation))
+            posix_open(self.node.superblock.region_name(what, self.server, generation))
             for what in ("images", "directory", "summary")
         ]
         self.folder_fd = os.open(self.node.folder(self.server), os.O_RDONLY | os.O_DIRECTORY)

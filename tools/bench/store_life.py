@@ -22,7 +22,6 @@ from typing import Any
 import warren
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.store.file_summary import files
-from warren.ipc import names
 from warren.ipc.layout import SERVER_STORE_PERSISTENT
 from warren.ipc.region import posix_open
 from warren.ipc.superblock import Superblock
@@ -182,7 +181,7 @@ def _disk(shared_id: int) -> tuple[int, int]:
     superblock = Superblock.attach(shared_id, LAYOUT_HASH)
     try:
         generation = superblock.server_get(SERVER_STORE_PERSISTENT, "generation")
-        region = posix_open(names.region(shared_id, "summary", SERVER_STORE_PERSISTENT, generation))
+        region = posix_open(superblock.region_name("summary", SERVER_STORE_PERSISTENT, generation))
     finally:
         superblock.close()
     try:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from warren.ipc import names
+from warren.engine.catalog.node_directory import NodeDirectory
 
 
 class Log:
@@ -53,9 +53,7 @@ class Tails:
 
 def shared_id_of(directory: Path) -> int:
     """The number that names the shared objects of a directory's node."""
-    place = os.stat(directory)
-    node_id = json.loads((directory / "node.json").read_text())["node_id"]
-    return names.shared_id(int(node_id), (place.st_dev, place.st_ino))
+    return NodeDirectory(directory).shared_id
 
 
 def node_epoch_of(directory: Path) -> int:

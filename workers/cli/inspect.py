@@ -19,7 +19,7 @@ from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import PermissionRefused
 from warren.engine.kernel import atomic_file
-from warren.engine.kernel.protocol import INDEX_HEADER, LAYOUT_HASH
+from warren.engine.kernel.protocol import INDEX_HEADER
 from warren.engine.queues import large_files
 from warren.engine.queues.folder import Folder
 from warren.engine.store import file_summary
@@ -146,7 +146,7 @@ def links_part(superblock: Superblock) -> list[dict[str, Any]]:
 def _region_of(superblock: Superblock, what: str, server: int, generation: str) -> region.Region | None:
     number = superblock.server_get(server, generation)
     try:
-        return region.posix_open(names.region(superblock.shared_id, what, server, number)) if number else None
+        return region.posix_open(superblock.region_name(what, server, number)) if number else None
     except region.RegionError:
         return None  # the server is being replaced
 
@@ -300,9 +300,8 @@ def attach(directory: str) -> Superblock:
     """The superblock of a node. Raises NodeNotRunning, PermissionRefused."""
     target = NodeDirectory(directory)
     ownership.check_user(target.path, reading=True)
-    shared_id = target.shared_id
     try:
-        return Superblock.attach(shared_id, LAYOUT_HASH)
+        return target.superblock()
     except region.RegionError as error:
         if error.errno == errno.EACCES:
             raise PermissionRefused(str(error.strerror)) from error

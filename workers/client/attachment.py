@@ -27,7 +27,7 @@ import sysv_ipc
 from warren.engine import _core
 from warren.engine._core import AttachmentLost
 from warren.engine.catalog import ownership
-from warren.engine.catalog.node_directory import NodeDirectory, open_directory, place_of
+from warren.engine.catalog.node_directory import NODE, NodeDirectory, open_directory, place_of
 from warren.engine.errors import (
     ClosedError,
     Error,
@@ -44,7 +44,7 @@ from warren.ipc import mailbox, names
 from warren.ipc.access import ALONE
 from warren.ipc.identity import Identity, Namespaces
 from warren.ipc.layout import CONSTANTS, SERVER_WORKER_FIRST
-from warren.ipc.region import Region, RegionError, posix_open, posix_owner, sysv_create, sysv_remove
+from warren.ipc.region import ForeignRegion, Region, RegionError, posix_open, sysv_create, sysv_remove
 from warren.ipc.superblock import FREE, SlotsFull, SlotView, Superblock
 from warren.workers.client.topic_place import TopicPlace
 from warren.workers.process.refusals import because
@@ -114,6 +114,10 @@ class Attachment:
         self._look_at: dict[int, float] = {}  # when statistics of a server are believed no longer
         self.control_locks = [threading.Lock() for _server in range(superblock.servers_n)]
         self._semaphore: sysv_ipc.Semaphore | None = None
+        self._known: tuple[
+            int, ...
+        ] = ()  # node.json and directory, when it was looked last whether they are this node's
+        self._was_here = True
         try:
             slot = superblock.claim(Identity.current(), name, delivery_slots=delivery_slots)
         except SlotsFull as error:
@@ -129,6 +133,7 @@ class Attachment:
                 late=superblock.late_parts(delivery_slots),
             )
             superblock.set_segment(slot, region.id)
+            superblock.sign(region)
             self.core = _core.Client(
                 superblock.buffer, region.buffer, slot.slot, slot.generation, slot.client_epoch, hook
             )
@@ -138,7 +143,8 @@ class Attachment:
             self.slot: SlotView = superblock.activate(slot)
             self.region = region
             mailbox.post(
-                names.mailbox(superblock.shared_id, "supervisor"),
+                descriptor,
+                "supervisor",
                 "register",
                 mailbox.PRIORITY_CLIENT,
                 slot=self.slot.slot,
@@ -201,7 +207,8 @@ class Attachment:
             self.core.end(error)
             if self.superblock.leave(self.slot.slot, self.slot.generation):
                 mailbox.post(
-                    names.mailbox(self.superblock.shared_id, "supervisor"),
+                    self.descriptor,
+                    "supervisor",
                     "deregister",
                     mailbox.PRIORITY_CLIENT,
                     slot=self.slot.slot,
@@ -238,7 +245,21 @@ class Attachment:
 
     def supervised(self) -> bool:
         """Whether there is a supervisor, or one that begins or ends: it starts servers that are missing."""
-        return self.superblock.supervisor.alive() or self.directory.locked()
+        return self.superblock.supervisor.alive() or (self._is_here() and self.directory.locked())
+
+    def _is_here(self) -> bool:
+        """Whether the path of the directory leads to the one whose node this memory is of: what else is said of the
+        directory by its path, as whether somebody has its lock, is said of another one.
+        """
+        try:
+            seen = os.stat(self.directory.path / NODE)
+            known = seen.st_dev, seen.st_ino, seen.st_mtime_ns, *self.directory.place
+            if known != self._known:
+                is_here = self.directory.shared_id == self.superblock.shared_id
+                self._known, self._was_here = known, is_here
+            return self._was_here
+        except (FileNotFoundError, NotADirectoryError, NodeNotRunning):
+            return False
 
     def served(self) -> bool:
         """Whether any server lives: those that do start a supervisor that is missing."""
@@ -254,9 +275,9 @@ class Attachment:
     def forsaken(self) -> bool:
         """True when nobody serves this memory any more, and nobody can find it who would."""
         try:
-            if self.superblock.named or self.superblock.supervisor.alive():
+            if (self.superblock.named and self._is_here()) or self.superblock.supervisor.alive():
                 return False
-        except OSError:
+        except (Error, OSError):  # it cannot be known now
             return False
         return not self.served()
 
@@ -444,7 +465,7 @@ class Attachment:
         opened: list[Region] = []
         try:
             for what, writable in wanted:
-                name = names.region(self.superblock.shared_id, what, server, generation)
+                name = self.superblock.region_name(what, server, generation)
                 opened.append(posix_open(name, writable=writable))
         except BaseException:
             for region in opened:
@@ -468,9 +489,7 @@ class Attachment:
             if not generation:
                 return None
             try:
-                region = posix_open(
-                    names.region(self.superblock.shared_id, "qstats", server, generation), writable=False
-                )
+                region = posix_open(self.superblock.region_name("qstats", server, generation), writable=False)
             except RegionError:
                 return None
             except OSError as error:
@@ -549,12 +568,13 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
         except OSError as error:
             raise explain(error, f"cannot open {directory.path}") from error
         try:
-            superblock = _mapped(directory, names.shared_id(node.node_id, place_of(descriptor)))
+            place, owner = place_of(descriptor), os.fstat(descriptor).st_uid
+            superblock, foreign = _mapped(directory, node.superblock_at(place), owner)
             unlike: list[str] = []
             if superblock is not None:
                 state = superblock.state
                 unlike = superblock.namespaces.unlike(Namespaces.current())
-                alive = (state == NODE_RUNNING and not unlike) and (
+                alive = (state == NODE_RUNNING and not unlike and superblock.place == place) and (
                     superblock.supervisor.alive()
                     or any(superblock.server_identity(server).alive() for server in range(superblock.servers_n))
                 )
@@ -577,6 +597,8 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
             if unlike:
                 raise elsewhere(directory, unlike)
         if time.monotonic() > deadline:
+            if foreign >= 0:
+                ownership.check_served(directory.path, (foreign, ALONE))
             doing = "is being stopped" if found in (NODE_DRAINING, NODE_STOPPED) else "did not come up in time"
             raise NodeNotRunning(
                 f"the node of {directory.path} {doing}: see {directory.log_file('supervisor')}, or give more time"
@@ -585,24 +607,26 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
         time.sleep(0.005)
 
 
-def _mapped(directory: NodeDirectory, shared_id: int) -> Superblock | None:
-    """The superblock of this name, None when there is none."""
+def _mapped(directory: NodeDirectory, shared_id: int, owner: int) -> tuple[Superblock | None, int]:
+    """The superblock of this name, which is the directory's owner's, None when there is none; and the other user who
+    has something of that name, -1: nobody.
+    """
     try:
-        found = Superblock.attach(shared_id, LAYOUT_HASH)
-    except FileNotFoundError:
-        return None
+        found = Superblock.attach(shared_id, LAYOUT_HASH, owner)
+    except ForeignRegion as error:
+        return None, error.owner
     except RegionError as error:
         if error.errno == errno.ENOENT:
-            return None
+            return None, -1
         if error.errno == errno.EACCES:
-            ownership.check_served(directory.path, (posix_owner(names.superblock(shared_id)), ALONE))
+            ownership.check_served(directory.path, (owner, ALONE))
         raise PeerLost(f"cannot attach to the node of {directory.path}: {error}") from error
     try:
         ownership.check_served(directory.path, found.owner)
     except BaseException:
         found.close()
         raise
-    return found
+    return found, -1
 
 
 def given_up(directory: NodeDirectory, role: str) -> PeerLost:

@@ -280,7 +280,15 @@ class Client:
     def deserted(self) -> bool:
         """Whether nobody lives at the node of the attachment in use, if there is one."""
         attachment = self._attachment
-        return attachment is not None and not attachment.core.over and attachment.deserted()
+        if attachment is None or attachment.core.over:
+            return False
+        self._look_for(attachment)
+        return attachment.deserted()
+
+    def _look_for(self, attachment: Attachment) -> None:
+        """Is it the memory of a node that died, whose name or path is another's by now? Then it is over."""
+        if not attachment.core.over and attachment.forsaken():
+            attachment.lose()
 
     def _release_queues(self, attachment: Attachment, wait_s: float) -> None:
         """Delete the exclusive queues of this client, so that their names are free when it has left."""
@@ -375,9 +383,7 @@ class Client:
         """The catalog of now, for whoever asks what there is. That is asked less often than routes are, so it is looked
         as well whether this is the memory of a node that died, and whose name is another's by now.
         """
-        attachment = self.attachment()
-        if attachment.forsaken():
-            attachment.lose()
+        self._look_for(self.attachment())
         return self.router().catalog
 
     def _reload(self, attachment: Attachment) -> bool:
@@ -584,6 +590,7 @@ class Client:
 
     def declare(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask the supervisor as this client, to whom exclusive queues may belong."""
+        self._look_for(self.attachment())
         epoch = self.epoch
         answer = self.control(op, client=epoch, **fields)
         if op == "declare_queue" and answer["queue"].get("owner"):

@@ -19,7 +19,6 @@ from warren.engine.kernel import data_files
 from warren.engine.kernel.paths import TOPICS
 from warren.engine.kernel.protocol import TOPIC_RING
 from warren.engine.topics.names import node_bytes
-from warren.ipc import names
 from warren.ipc.region import Region, posix_open
 from warren.ipc.superblock import Superblock
 
@@ -46,7 +45,7 @@ class TopicPlace:
         self._root = -1
         try:
             for what, writable in (("tring", False), ("trows", True)):
-                name = names.region(superblock.shared_id, what, superblock.topic_server, generation)
+                name = superblock.region_name(what, superblock.topic_server, generation)
                 self._regions.append(posix_open(name, writable=writable))
             self._root = data_files.open_folder(TOPICS, folder=directory)
         except BaseException:

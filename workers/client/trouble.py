@@ -186,6 +186,12 @@ class Trouble:
 
     def _down(self, attachment: Attachment, server: int, what: str) -> PeerLost:
         """A server is not there: who starts it again?"""
+        if attachment.forsaken():
+            attachment.lose()
+            return PeerLost(
+                f"{what}: the node of {self._directory.path} was killed, and this is not its directory any more: what "
+                "was submitted is lost. Try again: the next call attaches to the node that is there"
+            )
         if attachment.deserted():
             return self._abandoned(what)
         doing = "it is being restarted"

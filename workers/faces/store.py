@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warren.engine._core import AttachmentLost, StoreFace
-from warren.ipc import mailbox, names
+from warren.ipc import mailbox
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT
 from warren.workers.client.arguments import level_of
 from warren.workers.client.shared import Place, place_of, shared
@@ -64,7 +64,8 @@ class Store(StoreFace):
             except AttachmentLost:
                 continue
             mailbox.post(
-                names.mailbox(attachment.superblock.shared_id, "store"),
+                attachment.descriptor,
+                "store",
                 "client_dying",
                 mailbox.PRIORITY_CLIENT,
                 slot=attachment.slot.slot,

@@ -330,7 +330,9 @@ class TopicReading(TopicScans):
             return
         if failed:
             raise given_up(attachment.directory, superblock.role_of(superblock.topic_server))
-        if attachment.deserted():
+        if attachment.forsaken():
+            attachment.lose()  # the next look is at the node that is there now
+        elif attachment.deserted():
             raise PeerLost(f"no process of the node of {attachment.directory.path} is alive: start it again")
 
     def _is_starting(self, attachment: Attachment) -> bool:
@@ -387,6 +389,9 @@ class TopicReading(TopicScans):
                     time.sleep(0.002)
                     continue
                 if answer is not None:
+                    if behind and attachment.forsaken():
+                        attachment.lose()
+                        continue
                     if behind and not _has_records(answer) and attachment.deserted():
                         raise PeerLost(
                             f"no process of the node of {attachment.directory.path} is alive: what it confirmed last "

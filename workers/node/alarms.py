@@ -33,6 +33,7 @@ from warren.workers.process.alarm_words import (
     MEMORY,
     MEMORY_CLEARS,
     NAMES,
+    ROLE_FAILING,
     SERVER_FAILED,
     SHORT_DISK,
     SHORT_MEMORY,
@@ -123,7 +124,8 @@ def own_memory(shared_id: int, pids: Iterable[int]) -> int:
         for entry in entries:
             if entry.name.startswith(prefix):
                 with contextlib.suppress(OSError):
-                    used += entry.stat(follow_symlinks=False).st_blocks * 512
+                    found = entry.stat(follow_symlinks=False)
+                    used += found.st_blocks * 512 if found.st_uid == os.geteuid() else 0
     return used
 
 
@@ -160,12 +162,16 @@ class Alarms:
         #: what was said last; in the superblock a server may have added the disk's (engine/kernel/low_disk.py)
         self._told = superblock.get("alarms")
 
-    def check(self, role_failed: bool) -> list[str]:
-        """Look at everything; raise and clear. Returns lines for people about what changed."""
+    def check(self, role_failed: bool, failing: int = 0) -> list[str]:
+        """Look at everything; raise and clear. `failing`: roles that do not come up, as the superblock has them.
+        Returns lines for people about what changed.
+        """
         superblock = self._superblock
         short = self._shortages()
         superblock.set("shortages", short)
+        superblock.set("failing", failing)
         on = SERVER_FAILED if role_failed else 0
+        on |= ROLE_FAILING if failing else 0
         on |= MEMORY if short & (SHORT_MEMORY | SHORT_OWN_MEMORY) else 0
         on |= DISK if short & SHORT_DISK else 0
         for server in range(superblock.servers_n):

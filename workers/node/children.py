@@ -43,6 +43,8 @@ DEATHS_MAX = 10
 DEATHS_WINDOW_S = 60.0
 #: so many deaths of incarnations that served are no reason to wait before the next start
 DEATHS_AT_ONCE = 4
+#: deaths of incarnations that never served, from which on an alarm is raised
+DEATHS_TOLD = 2
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 LACK_EVERY_S = 1.0
@@ -83,6 +85,11 @@ class Role:
     def vital(self) -> bool:
         """False: the node runs without it, so it is started again for ever."""
         return bool(self.servers)
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """Which bits of `failing` in the superblock are its."""
+        return self.servers or (CONSTANTS["FAILING_COLLECTOR"],)
 
     @property
     def has_rings(self) -> bool:
@@ -127,6 +134,21 @@ class Role:
     def recorded(self, superblock: Superblock) -> Identity:
         """Who had it last."""
         return superblock.server_identity(self.servers[0]) if self.servers else superblock.collector
+
+
+def failing(roles: Iterable[Role], now: float) -> int:
+    """The roles that cannot start, or end again and again, as bits of the superblock's word. Of what a vital role lacks
+    another alarm tells, and of one that was given up.
+    """
+    bits = 0
+    for role in roles:
+        lately = [up for when, up in role.deaths if now - when < DEATHS_WINDOW_S]
+        again = len(lately) > DEATHS_AT_ONCE or lately.count(False) >= DEATHS_TOLD
+        alone = role.lack and role.kind in ("collector", "amqp_gateway", "topic_worker")
+        if role.wanted and (again or alone or (role.failed and not role.vital)) and not (role.failed and role.vital):
+            for bit in role.bits:
+                bits |= 1 << bit
+    return bits
 
 
 def workers_running(roles: Iterable[Role]) -> bool:

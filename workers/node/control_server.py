@@ -282,7 +282,7 @@ class ControlServer:
             raise UsageError(f"the supervisor knows no operation {op!r}: are client and node of the same version?")
         if uid != os.geteuid() and not kind.reads and (kind.owners or access.group() == access.ALONE):
             raise PermissionRefused(
-                f"{self._directory.path} belongs to {data_files.user(os.geteuid())}, and {data_files.user(uid)} asked "
+                f"{self._directory.path} belongs to {access.user(os.geteuid())}, and {access.user(uid)} asked "
                 f"its node for {op}: ask as its owner"
             )
         self.asked_at = time.monotonic()

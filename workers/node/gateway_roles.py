@@ -62,6 +62,11 @@ class GatewayRole(Role):
         """Who had it last."""
         return superblock.gateway_identity(self.index)
 
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """Which bits of `failing` in the superblock are its."""
+        return (CONSTANTS["FAILING_GATEWAY"] + self.index,)
+
     def settled(self, superblock: Superblock) -> bool:
         """It listens, or has shown that it cannot now."""
         return self.served(superblock) or bool(self.deaths or self.lack or self.failed)

@@ -81,9 +81,10 @@ class StartWatch:
         without = [role for role in upkeep.roles if role.has_rings and role.failed]
         failed = "".join(f", {role.name} has failed (see {role.log})" for role in without)
         topics = ", topics" if any(role.kind == "topic_worker" and role.holds_up for role in upkeep.roles) else ""
-        for role in gateway_roles.of(upkeep.roles):
-            topics += ", AMQP" if role.index == 0 else ""
-            if not role.served(superblock):
+        topics += ", AMQP" if gateway_roles.of(upkeep.roles) else ""
+        for role in upkeep.roles:  # those that a start does not wait for: of some it is known now that they fail
+            is_gateway = role.kind == gateway_roles.GATEWAY
+            if not role.holds_up and (is_gateway or role.lack or role.deaths) and not role.served(superblock):
                 why = logs.last_error(role.log, self._gateways_since)
                 failed += f", {role.name} is not up{f': {why}' if why else ''} (see {role.log})"
         self._ready(

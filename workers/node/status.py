@@ -129,9 +129,7 @@ class Statistics:
         are shown without numbers until the next one serves."""
         while generation := self._superblock.server_get(server, "queue_stats_generation"):
             try:
-                return region.posix_open(
-                    names.region(self._superblock.shared_id, "qstats", server, generation), writable=False
-                )
+                return region.posix_open(self._superblock.region_name("qstats", server, generation), writable=False)
             except OSError:
                 if self._superblock.server_get(server, "queue_stats_generation") == generation:
                     return None

@@ -13,11 +13,9 @@ from warren.engine.catalog import ownership
 from warren.engine.catalog.node_directory import NodeDirectory, check_running
 from warren.engine.errors import ClosedError, DirectoryInUse, Error, LimitError, NodeNotRunning
 from warren.engine.kernel.atomic_file import explained
-from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS
 from warren.ipc.region import RegionError
-from warren.ipc.superblock import Superblock
 from warren.workers.node import room
 from warren.workers.node.options import Options, RealServers, Servers
 from warren.workers.node.supervisor import Supervisor
@@ -113,7 +111,7 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
         else:
             return True
         with contextlib.suppress(Error, RegionError):
-            superblock = Superblock.attach(directory.shared_id, LAYOUT_HASH)
+            superblock = directory.superblock()
             try:
                 if superblock.wait_state({CONSTANTS["NODE_RUNNING"]}, 0.05) and superblock.supervisor.alive():
                     return False

@@ -8,7 +8,8 @@ Invariants
   A superblock in use is never replaced.
   The superblock is unlinked last: as long as it is there, it names what is left.
 Crash points (its successor holds the lock, so it is alone)
-  before the superblock: node.json has the new epoch and the semaphores' keys; the next start removes the semaphores
+  before the superblock: node.json has the new epoch, what the superblock is to be called, and the semaphores' keys;
+  the next start removes the semaphores
   CREATING, STARTING, RUNNING with a living server or client: adopted; clients notice nothing
   the same with nobody left alive, or STOPPED: the remains are removed, and the node starts cold
   DRAINING: the drain is finished first
@@ -29,7 +30,6 @@ from logging import INFO, WARNING
 from typing import Any
 
 import msgspec
-import posix_ipc
 
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog import ownership
@@ -45,10 +45,11 @@ from warren.engine.errors import (
 from warren.engine.kernel.atomic_file import explained
 from warren.engine.kernel.paths import queues_of
 from warren.engine.saying import Repeats, counted, readable
-from warren.ipc import doorbells, names
+from warren.ipc import doorbells
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CLIENT_SLOTS, CONSTANTS, QUEUE_GONE_ROWS, SERVER_WORKER_FIRST
-from warren.ipc.mailbox import Mailbox
+from warren.ipc.mailbox import AHEAD_MAX, Mailbox
+from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
 from warren.workers.node import absence, children, cold_start, gateway_roles, room
 from warren.workers.node.alarms import Alarms
@@ -63,7 +64,8 @@ from warren.workers.node.start_watch import StartWatch
 from warren.workers.node.status import NODE_STATES, SAMPLE_S, Statistics
 from warren.workers.node.topic_life import TopicLife
 from warren.workers.node.upkeep import Upkeep
-from warren.workers.process import logs, remains, requests
+from warren.workers.process import abandoned, logs, remains, requests
+from warren.workers.process.lack import size
 from warren.workers.process.tie import (
     COLLECTOR,
     MOVED,
@@ -170,11 +172,10 @@ class Supervisor:
         log.info("%s", logs.starts(self.directory.path, self._node.settings))
         if chosen:
             self._say(chosen, WARNING)
-        self._shared_id = names.shared_id(self._node.node_id, self.directory.place)
         loaded, unreadable = self._read_catalog()
         # Before anything is removed, also of what a killed node left in memory.
         absence.refuse(self.directory.path, self._node.node_epoch, loaded.catalog if loaded is not None else None)
-        found = cold_start.find(self.directory, self._node, self._shared_id)
+        found = cold_start.find(self.directory, self._node, self._say)
         if found is None and self.options.successor:
             raise ClosedError(f"nothing is left of the node of {self.directory.path} that could be taken over")
         if found is None:
@@ -190,8 +191,10 @@ class Supervisor:
                 f"{FILE_NAME} and catalog.*.log, all from the same moment, or end its processes and start it again"
             )
         if found is None:
+            abandoned.end_earlier(self.directory, self._say)
+            self._clean()
             self._node, self._catalog, self._superblock = cold_start.create(
-                self.directory, self._node, self._catalog, self._shared_id, self._say, lambda: bool(self._signals)
+                self.directory, self._node, self._catalog, self._say, lambda: bool(self._signals)
             )
             self._created = True
             try:
@@ -206,6 +209,7 @@ class Supervisor:
             loaded = catalog_log.Loaded(self._catalog, None)
         self._declarations = catalog_log.Writer(self.directory.path, loaded)
         superblock = self._superblock
+        self._shared_id = superblock.shared_id
         self._tie = Tie(self.directory.path, superblock)
         superblock.set_supervisor(Identity.current())
         superblock.set("catalog_version", self._catalog.version)
@@ -308,7 +312,7 @@ class Supervisor:
         if hasattr(self, "_upkeep"):
             self._upkeep.end_own()
         if self._created:
-            remains.remove(self.directory, self._node, self._shared_id, self._superblock)
+            remains.remove(self.directory, self._node, self._shared_id, self._superblock, self._say)
         elif self._tie is not None:  # servers that ended meanwhile left what they have to this process
             self._superblock.set("supervisor_pid", 0)
             remains.remove_lost(self._superblock, self._tie)
@@ -386,6 +390,20 @@ class Supervisor:
 
     # -- beginning ----------------------------------------------------------------------------------------------
 
+    def _clean(self) -> None:
+        """What killed nodes of this user left, of which no process has anything any more."""
+        try:
+            found = [left for left in abandoned.clean(most=abandoned.AT_A_START) if not left.kept]
+        except RegionError as error:
+            self._say(f"it was not looked what killed nodes have left: {error.strerror}", WARNING)
+            return
+        if found:
+            whose = ", ".join(sorted({left.directory or f"{left.shared_id:012x}" for left in found})[:3])
+            self._say(
+                f"removed what {counted(len(found), 'killed node')} had left in shared memory, "
+                f"{size(sum(left.bytes for left in found))}: {whose}{', …' if len(found) > 3 else ''}"
+            )
+
     def _read_catalog(self) -> tuple[catalog_log.Loaded | None, StoreError]:
         """The catalog on disk, or why it cannot be read: that counts when nothing else ends the start before."""
         try:
@@ -401,8 +419,8 @@ class Supervisor:
 
     def _open_mailbox(self) -> None:
         try:
-            self._mailbox = Mailbox(names.mailbox(self._shared_id, "supervisor"), create=True, bytes_max=512)
-        except (posix_ipc.Error, OSError) as error:
+            self._mailbox = Mailbox(self.directory.itself, "supervisor")
+        except OSError as error:
             self._say(f"no control mailbox ({error}): clients are noticed a quarter of a second later", WARNING)
             return
         self._selector.register(self._mailbox.fileno(), selectors.EVENT_READ, self._read_mailbox)
@@ -461,7 +479,7 @@ class Supervisor:
 
     def _read_mailbox(self) -> None:
         assert self._mailbox is not None
-        for _turn in range(64):
+        for _turn in range(AHEAD_MAX):
             message = self._mailbox.receive()
             if message is None:
                 return
@@ -481,7 +499,8 @@ class Supervisor:
                 role.lack = 0
                 for server in role.servers:
                     self._superblock.server_set(server, "lacks", 0)
-        for line in self._alarms.check(any(role.failed and role.vital for role in self._roles)):
+        failed = any(role.failed and role.vital for role in self._roles)
+        for line in self._alarms.check(failed, children.failing(self._roles, time.monotonic())):
             self._say(line, INFO if line.endswith(" cleared") else WARNING)
 
     def _check_tie(self) -> None:
@@ -609,7 +628,7 @@ class Supervisor:
         """Every server is gone: remove everything."""
         lost = self._tie is not None and self._tie.look_now() in (REMOVED, MOVED)  # its path may be another node's
         self._drain.end(self._control, None if lost or self._upkeep.catalog_cut else self._declarations)
-        remains.remove(self.directory, self._node, self._shared_id, self._superblock)
+        remains.remove(self.directory, self._node, self._shared_id, self._superblock, self._say)
         now = time.monotonic()
         log.info("%s", logs.ended(self._drain.reason, self._drain.began - self._began, now - self._drain.began))
 

@@ -11,7 +11,7 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.kernel.protocol import TOPIC_MEMBER_ROW, TOPIC_MEMBERS_AT, TOPIC_ROW, TOPIC_ROWS
 from warren.engine.topics import newest_files
 from warren.engine.topics.names import node_bytes
-from warren.ipc import names, region
+from warren.ipc import region
 from warren.ipc.superblock import Superblock
 from warren.workers.node import group_status
 
@@ -104,7 +104,7 @@ def _counts(
     if not generation:
         return {}
     try:
-        mapped = region.posix_open(names.region(superblock.shared_id, "trows", server, generation), writable=False)
+        mapped = region.posix_open(superblock.region_name("trows", server, generation), writable=False)
     except OSError:  # the worker is being replaced: topics are shown without numbers
         return {}
     size = TOPIC_ROW.size // 8

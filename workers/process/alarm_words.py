@@ -20,7 +20,7 @@ from warren.workers.process.lack import size
 
 MEMORY, DISK = CONSTANTS["ALARM_MEMORY"], CONSTANTS["ALARM_DISK"]
 SYNC_FAILED, SERVER_FAILED = CONSTANTS["ALARM_SYNC_FAILED"], CONSTANTS["ALARM_SERVER_FAILED"]
-TOPICS_DISK = CONSTANTS["ALARM_TOPICS_DISK"]
+TOPICS_DISK, ROLE_FAILING = CONSTANTS["ALARM_TOPICS_DISK"], CONSTANTS["ALARM_ROLE_FAILING"]
 SHORT_MEMORY, SHORT_DISK = CONSTANTS["SHORT_MEMORY"], CONSTANTS["SHORT_DISK"]
 SHORT_OWN_MEMORY = CONSTANTS["SHORT_OWN_MEMORY"]
 #: those that block publishers; TOPICS_DISK blocks who appends to topics, and nobody else
@@ -32,6 +32,7 @@ NAMES = {
     SYNC_FAILED: ("sync_failed", "sync_failed_since"),
     SERVER_FAILED: ("server_failed", "server_failed_since"),
     TOPICS_DISK: ("topics_disk", "topics_disk_since"),
+    ROLE_FAILING: ("role_failing", "role_failing_since"),
 }
 #: a memory shortage ends below this share of the limit, one of disk above so many times the limit
 MEMORY_CLEARS, DISK_CLEARS = 0.95, 1.1
@@ -61,6 +62,21 @@ def _lacking(superblock: Superblock, bit: int) -> dict[int, list[str]]:
         if kind in lack.WORDS and name not in found.setdefault(kind, []):
             found[kind].append(name)
     return found
+
+
+#: what is missed while a role that has no server does not run
+_MISSED = {"collector": "no garbage is collected, so files of the store only grow", "amqp": "no program reaches it"}
+
+
+def _failing(superblock: Superblock) -> list[str]:
+    """Roles that cannot start, or end again and again."""
+    bits = superblock.get("failing")
+    found = [superblock.role_of(server) for server in range(superblock.servers_n) if bits >> server & 1]
+    if bits >> CONSTANTS["FAILING_COLLECTOR"] & 1:
+        found.append("collector")
+    gateways = bits >> CONSTANTS["FAILING_GATEWAY"]
+    found += [f"amqp-{index}" for index in range(CONSTANTS["GATEWAYS_MAX"]) if gateways >> index & 1]
+    return list(dict.fromkeys(found))
 
 
 def _file_errors(superblock: Superblock) -> dict[int, list[str]]:
@@ -135,6 +151,14 @@ def cause(superblock: Superblock, bit: int) -> str:
             f"{size(used)} of {size(total)} of the disk of the topics are in use, more than {size(limit)} (setting "
             "topics_disk_full); nothing is appended to topics until retention, or somebody, has removed something"
         )
+    elif bit == ROLE_FAILING:
+        for role in _failing(superblock):
+            missed = _MISSED.get(role.partition("-")[0])
+            meanwhile = f" (meanwhile {missed})" if missed else ""
+            reasons.append(
+                f"{role} cannot start, or ends again and again, and is tried again{meanwhile}: see DIR/log/{role}.log "
+                "and remove the cause"
+            )
     elif bit == SYNC_FAILED:
         lost = any(superblock.server_get(server, "error") == errno.ESTALE for server in range(superblock.servers_n))
         whose = servers or "node"
@@ -198,7 +222,9 @@ def described(superblock: Superblock) -> list[dict[str, Any]]:
             "since": get(since) / 1000,
             "blocks_publishers": bool(bit & BLOCKING),
             "blocks_appends": bool(bit & (BLOCKING | TOPICS_DISK)),
-            "servers": [*_raised_by(superblock, bit), *itertools.chain(*_lacking(superblock, bit).values())],
+            "servers": _failing(superblock)
+            if bit == ROLE_FAILING
+            else [*_raised_by(superblock, bit), *itertools.chain(*_lacking(superblock, bit).values())],
         }
         if bit == MEMORY:
             row |= {

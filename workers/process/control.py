@@ -26,10 +26,8 @@ from warren.engine.catalog.metadata import plain
 from warren.engine.catalog.node_directory import CONTROL_SOCKET, NodeDirectory
 from warren.engine.errors import Error, NodeNotRunning, PeerLost, SystemLimit, TimedOut, UsageError
 from warren.engine.kernel import atomic_file, data_files
-from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.region import RegionError
-from warren.ipc.superblock import Superblock
 from warren.workers.process.requests import OPERATIONS
 
 MESSAGE_BYTES_MAX = 64 << 20
@@ -267,7 +265,7 @@ class ControlClient:
         if self.directory.locked():
             return True
         try:
-            superblock = Superblock.attach(self.directory.shared_id, LAYOUT_HASH)
+            superblock = self.directory.superblock()
         except SystemLimit:
             raise
         except (Error, RegionError):

@@ -30,7 +30,7 @@ WORDS = {
     SHM: f"room in {SHM_DIRECTORY}",
     SEGMENTS: "System V segment (kernel.shmmni, kernel.shmall)",
     MEMORY: "memory",
-    FILES: "free descriptor, mailbox, process or thread",
+    FILES: "free descriptor, process or thread",
     SLOTS: "free slot of a queue worker",
 }
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -76,7 +76,7 @@ def _kind(error: BaseException) -> int:
         return MEMORY
     if number in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return FILES
-    # what the mailboxes' package says when a limit of mailboxes or descriptors is reached
+    # what these packages say when a limit is reached
     return FILES if isinstance(error, posix_ipc.Error | sysv_ipc.Error) and "limit" in str(error) else 0
 
 
@@ -125,7 +125,7 @@ def advice(kind: int) -> str:
         "--shm-size)",
         SEGMENTS: "remove segments that are not needed (ipcs -m), or raise the limits with sysctl",
         MEMORY: "free memory, or raise the limit of the control group",
-        FILES: "raise `ulimit -n`, `ulimit -u`, `ulimit -q` or fs.mqueue.queues_max; log/ says which",
+        FILES: "raise `ulimit -n` or `ulimit -u`; log/ says which",
         SLOTS: "the store server has to finish with what died in them, and has when it serves; DIR/log/store.log says "
         "what delays it",
     }[kind]

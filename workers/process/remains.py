@@ -1,8 +1,8 @@
 """What a node leaves in shared memory, and how it is removed: at the end of every stop, and before a cold start.
 
 Everything carries the node's shared id in its name, or stands in its superblock or node.json, so nothing of another
-node is touched. Removing is repeatable: a death in the middle leaves less of the same. The superblock goes last,
-because it names the rest.
+node is touched. What another user has put between it is passed by, and named: it ends neither start nor stop. Removing
+is repeatable: a death in the middle leaves less of the same. The superblock goes last, because it names the rest.
 """
 
 from __future__ import annotations
@@ -10,37 +10,46 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from logging import WARNING
+
+import posix_ipc
 
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
 from warren.engine.errors import Error
-from warren.ipc import doorbells, mailbox, names, region
-from warren.ipc.identity import Namespaces
-from warren.ipc.layout import CONSTANTS, WORKERS_MAX
+from warren.engine.saying import Say, Voice, counted
+from warren.ipc import access, doorbells, mailbox, names, region
+from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.process.shared_objects import belongs, remove_semaphore, remove_unrecorded
 from warren.workers.process.tie import SEMAPHORES, Tie
 
-ROLES = ("supervisor", "store", "collector", *(f"worker-{index}" for index in range(WORKERS_MAX)))
+_say = Voice()
+OLDER_MAILBOXES = ("supervisor", "store", "collector")
 
 
-def remove(directory: NodeDirectory, node: NodeFile, shared_id: int, superblock: Superblock | None) -> None:
+def remove(
+    directory: NodeDirectory, node: NodeFile, shared_id: int, superblock: Superblock | None, say: Say = _say
+) -> None:
     """Remove all shared memory of a node that does not run any more. Clients that still map some keep what they map.
+    `shared_id` 0: it had no superblock.
 
     The caller holds the lock of the directory. A client's segment is marked for removal: the kernel frees it at its
     last detach.
     """
     keys: set[int] = set()
     if superblock is not None:
-        _end_collector(superblock)
-        _remove_segments(superblock)
+        end_collector(superblock)
+        remove_segments(superblock)
         keys |= {superblock.get(name) for name in SEMAPHORES}
     with contextlib.suppress(Error):  # the path leads nowhere any more
         keys |= set(directory.own_semaphores(node))
     for key in keys - {0}:
         remove_semaphore(key)
     doorbells.clear(directory.itself)
-    _remove_mailboxes(shared_id)
-    _remove_regions(shared_id)
+    mailbox.clear(directory.itself)
+    if shared_id:
+        remove_older_mailboxes(shared_id)
+        remove_regions(shared_id, say)
 
 
 def remove_lost(superblock: Superblock, tie: Tie) -> None:
@@ -61,20 +70,22 @@ def remove_lost(superblock: Superblock, tie: Tie) -> None:
         if identity.pid not in (0, me) and not down and identity.alive():
             return
     if superblock.collector.pid != me:
-        _end_collector(superblock)
-    _remove_segments(superblock)
-    for name in SEMAPHORES:
-        remove_semaphore(superblock.get(name))
-    # A later node of this directory has its own under the same names, unless it cannot see ours.
-    mine, later = Namespaces.current(), tie.lock_or_holder()
-    if later is None or later.shm != mine.shm:
-        _remove_regions(superblock.shared_id)
-    if later is None or later.ipc != mine.ipc:
-        _remove_mailboxes(superblock.shared_id)
+        end_collector(superblock)
+    remove_system_v(superblock)
+    if tie.lock():  # else they are a later node's
+        mailbox.clear(tie.directory)
+    remove_regions(superblock.shared_id, _say)
     superblock.set_state(CONSTANTS["NODE_STOPPED"])
 
 
-def _remove_segments(superblock: Superblock) -> None:
+def remove_system_v(superblock: Superblock) -> None:
+    """Segments of clients and semaphores of a node of which no process lives."""
+    remove_segments(superblock)
+    for name in SEMAPHORES:
+        remove_semaphore(superblock.get(name))
+
+
+def remove_segments(superblock: Superblock) -> None:
     for view in superblock.slots():
         size = superblock.region_bytes(view.delivery_slots)
         if view.shmid >= 0 and belongs(view, size):
@@ -83,20 +94,32 @@ def _remove_segments(superblock: Superblock) -> None:
             remove_unrecorded(view.pid, size)
 
 
-def _remove_mailboxes(shared_id: int) -> None:
-    for role in ROLES:
-        mailbox.unlink(names.mailbox(shared_id, role))
+def remove_older_mailboxes(shared_id: int) -> None:
+    """POSIX message queues of a node of the version before, which had its control messages in some."""
+    for role in OLDER_MAILBOXES:
+        with contextlib.suppress(posix_ipc.Error):  # there is none, or it is another user's
+            posix_ipc.unlink_message_queue(f"{names.node_prefix(shared_id)}mail-{role}")
 
 
-def _remove_regions(shared_id: int) -> None:
-    last = names.superblock(shared_id)
-    for name in region.posix_names(names.node_prefix(shared_id)):
-        if name != last:
-            region.posix_unlink(name)
-    region.posix_unlink(last)
+def remove_regions(shared_id: int, say: Say) -> None:
+    """Remove all that this user has in /dev/shm of a node, the superblock last."""
+    last, found = names.superblock(shared_id), region.posix_names(names.node_prefix(shared_id))
+    foreign: dict[int, list[str]] = {}
+    for name in sorted(found, key=lambda name: name == last):
+        owner = region.posix_owner(name)
+        if owner not in (-1, os.geteuid()):
+            foreign.setdefault(owner, []).append(name)
+        else:
+            region.posix_drop(name)
+    for owner, strangers in foreign.items():
+        say(
+            f"{access.user(owner)} has put {counted(len(strangers), 'file')} between the shared memory of this node "
+            f"({region.SHM_DIRECTORY}{strangers[0]}): passed by",
+            WARNING,
+        )
 
 
-def _end_collector(superblock: Superblock) -> None:
+def end_collector(superblock: Superblock) -> None:
     """One that outlived everybody else would notice within a second that its node is gone; it has nothing to finish."""
     try:
         pidfd = superblock.collector.open_pidfd() if superblock.get("collector_pid") else None

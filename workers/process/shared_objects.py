@@ -93,13 +93,18 @@ def mappings_of_segment(pid: int, shmid: int) -> int:
 
 
 def region_users(prefix: str) -> list[int]:
-    """Pids that map a POSIX region whose name begins with `prefix`, as far as this user may see; not this process."""
+    """Pids that map a POSIX region of this user whose name begins with `prefix`, as far as this user may see; not this
+    process.
+    """
     found = []
+    ours = {
+        str(region.posix_inode(name)) for name in region.posix_names(prefix) if region.posix_owner(name) == os.geteuid()
+    }
     path = region.SHM_DIRECTORY + prefix
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{name}/maps") as file:
-                if any(path in line for line in file):
+                if any(path in line and line.split(maxsplit=5)[4] in ours for line in file):
                     found.append(int(name))
     return sorted(found)
 
@@ -117,9 +122,12 @@ def create_semaphore(key: int, value: int) -> bool:
 
 
 def remove_semaphore(key: int) -> bool:
-    """Remove a semaphore; False when there is none, or it is not ours."""
+    """Remove a semaphore; False when there is none, or it is not ours: keys are given again."""
     try:
-        sysv_ipc.Semaphore(key).remove()
+        found = sysv_ipc.Semaphore(key)
+        if found.cuid != os.geteuid():
+            return False
+        found.remove()
     except (sysv_ipc.Error, ValueError):
         return False
     return True

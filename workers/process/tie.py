@@ -146,13 +146,18 @@ class Tie:
         self._semaphores = [key for name in SEMAPHORES if (key := superblock.get(name))]
         self._look_at = 0.0
 
-    def lock_or_holder(self) -> Namespaces | None:
-        """None: nobody has the lock of the directory, and from now on this process has it. Else where the holder is."""
+    @property
+    def directory(self) -> Path:
+        """A path to the directory, whatever its name leads to now."""
+        return Path(f"/proc/self/fd/{self._descriptor}")
+
+    def lock(self) -> bool:
+        """Take the lock of the directory, which this process has from now on; False: another one has it."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return NodeDirectory(self._path).holder_namespaces()
-        return None
+            return False
+        return True
 
     def close(self) -> None:
         """Let go of the directory, and of what was taken of it."""
@@ -325,7 +330,11 @@ class Tie:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return 0  # somebody edits it; the next start says so
         block = self._superblock
-        if (node.node_id, node.node_epoch) != (block.node_id, block.get("node_epoch")):
+        if (node.node_id, node.node_epoch, node.shared_id) != (
+            block.node_id,
+            block.get("node_epoch"),
+            block.shared_id,
+        ):
             return TAKEN_OVER
         self._node = seen
         return 0

@@ -2,8 +2,8 @@
 
 It takes no decision: the server locks the files before, and makes the output count afterwards
 (engine/store/collection.py). So it may be killed, stopped or missing at any time; the server asks its successor, or
-gives the collection up. Messages (ipc/mailbox.py), to `mail-collector`: `collect` (a Job), `verify` {server,
-store_epoch, below}; to `mail-store`: `collected`, `damage`, `verified`. A job that was answered already is answered
+gives the collection up. Messages (ipc/mailbox.py), to `collector`: `collect` (a Job), `verify` {server,
+store_epoch, below}; to `store`: `collected`, `damage`, `verified`. A job that was answered already is answered
 again, and not done again.
 
 It runs at low priority, and paced jobs take half of the time. When no job waits it verifies the bodies of a store that
@@ -34,7 +34,7 @@ from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import Voice
 from warren.engine.store.folder import data_path, list_files, list_path, losses_path, output_paths
 from warren.engine.store.job import Job, Source, open_source, write_losses
-from warren.ipc import access, mailbox, names
+from warren.ipc import access, mailbox
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_STORE_PERSISTENT, whole_pages
 from warren.ipc.mailbox import PRIORITY_COLLECTED, Mailbox
 from warren.ipc.region import Region, RegionError, posix_open
@@ -72,7 +72,8 @@ class Collector:
         self._tie = tie
         self._shared_id = shared_id
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mailbox = Mailbox(names.mailbox(shared_id, "collector"), create=True, messages=4, bytes_max=2048)
+        self._mailbox: Mailbox | None = None  #: made when there can be one
+        self._make_mailbox()
         self._answered: dict[
             int, tuple[tuple[int, ...], dict[str, Any]]
         ] = {}  # per server: the last job and its answer
@@ -96,7 +97,7 @@ class Collector:
         try:
             pause = 0.0
             while not self._over():
-                message = self._mailbox.receive()
+                message = self._mailbox.receive() if self._mailbox is not None else None
                 if message is not None:
                     self._handle(message)
                 elif self._verifying:
@@ -114,7 +115,8 @@ class Collector:
             self.superblock.set("collector_state", CONSTANTS["SERVER_DOWN"])
             remains.remove_lost(self.superblock, self._tie)
             self._verifying.clear()
-            self._mailbox.close()
+            if self._mailbox is not None:
+                self._mailbox.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
             self.superblock.close()
@@ -139,13 +141,20 @@ class Collector:
                     break
                 time.sleep(0.005)
 
+    def _make_mailbox(self) -> None:
+        try:
+            self._mailbox = Mailbox(self.directory, "collector")
+        except OSError as error:
+            say(f"cannot make the mailbox ({error}): nothing is collected until there is one; trying again", WARNING)
+
     def _terminate(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping = True
 
     def _wait(self, seconds: float) -> None:
         """Until a message or a signal comes, or for so long."""
         if seconds > 0 and not self.stopping:
-            select.select([self._mailbox.fileno(), self._wake_read], [], [], seconds)
+            watched = [] if self._mailbox is None else [self._mailbox.fileno()]
+            select.select([*watched, self._wake_read], [], [], seconds)
 
     def _over(self) -> bool:
         """True when there is nobody to work for."""
@@ -156,6 +165,8 @@ class Collector:
         if now < self._look_at:
             return False
         self._look_at = now + LOOK_S
+        if self._mailbox is None:
+            self._make_mailbox()
         if self._tie.look() or self.superblock.state == CONSTANTS["NODE_STOPPED"]:
             self._why = "the node has ended"
             return True
@@ -212,9 +223,8 @@ class Collector:
         """To the store server, waiting for room in its mailbox as long as it is the one that asked. What is lost is
         asked for again."""
         deadline = time.monotonic() + ANSWER_S
-        name = names.mailbox(self._shared_id, "store")
         while not self.stopping and self._current(fields["server"], fields["store_epoch"]):
-            if mailbox.post(name, kind, PRIORITY_COLLECTED, **fields):
+            if mailbox.post(self.directory, "store", kind, PRIORITY_COLLECTED, **fields):
                 return
             if time.monotonic() > deadline:
                 return
@@ -314,7 +324,7 @@ class Collector:
         """The file summary of a store, as its server has it now. Raises _GivenUp: there is none."""
         generation = self.superblock.server_get(server, "generation")
         try:
-            return posix_open(names.region(self._shared_id, "summary", server, generation))
+            return posix_open(self.superblock.region_name("summary", server, generation))
         except RegionError as error:
             raise _GivenUp from error
 

@@ -30,7 +30,7 @@ from warren.engine.queues.options import Changes, Declaration, Options
 from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.service import QueueService
 from warren.engine.saying import Voice, counted
-from warren.ipc import mailbox, names
+from warren.ipc import mailbox
 from warren.ipc import region as regions
 from warren.ipc.identity import Identity
 from warren.ipc.layout import CONSTANTS, PAGE_BYTES, SERVER_WORKER_FIRST
@@ -103,9 +103,7 @@ class Worker(WorkerProcess):
         size = PAGE_BYTES + self.settings.images_n * self.settings.file_bytes
         for generation in generations:
             try:
-                region = regions.posix_open(
-                    names.region(self.shared_id, "images", self.server, generation), writable=True
-                )
+                region = regions.posix_open(self._name("images", generation), owner=os.geteuid())
             except regions.RegionError:
                 continue
             try:
@@ -120,22 +118,19 @@ class Worker(WorkerProcess):
     def _images(self, what: str, generation: int, sure_bytes: int, old: list[int]) -> regions.Region:
         """The region of a journal's images. A dead worker's one is taken over under the new name, because its pages are
         there already; file numbers never repeat in it, so who still maps it never takes a new frame for an old one."""
-        name = names.region(self.shared_id, what, self.server, generation)
+        name = self._name(what, generation)
         size = PAGE_BYTES + self.settings.images_n * self.settings.file_bytes
         for before in reversed(old):
             try:
-                os.rename(
-                    regions.SHM_DIRECTORY + names.region(self.shared_id, what, self.server, before),
-                    regions.SHM_DIRECTORY + name,
-                )
-                region = regions.posix_open(name)
-            except (FileNotFoundError, regions.RegionError):
+                os.rename(regions.SHM_DIRECTORY + self._name(what, before), regions.SHM_DIRECTORY + name)
+                region = regions.posix_open(name, owner=os.geteuid())
+            except (FileNotFoundError, PermissionError, regions.RegionError):  # it is gone, or another user's
                 continue
             if region.size == size:
                 self._stack.callback(region.close)
                 return region
             region.close()
-            regions.posix_unlink(name)
+            regions.posix_drop(name)
         return self._region(what, generation, size, parts(sure_bytes, self.settings.file_bytes))
 
     def _claim(self) -> regions.Region:
@@ -150,6 +145,7 @@ class Worker(WorkerProcess):
             self.superblock.region_bytes(OWN_DELIVERY_SLOTS), touch=False, owner=self.superblock.owner
         )
         self.superblock.set_segment(view, region.id)
+        self.superblock.sign(region)
         self._stack.callback(region.close)
         self._stack.callback(self._remove_segment, region)
         self._slot = view
@@ -350,13 +346,12 @@ class Worker(WorkerProcess):
     def _forget_statistics(self, name: str) -> None:
         """A start that failed leaves no region that the next one does not take over: it may fail for long."""
         if not self._served:
-            regions.posix_unlink(name)
+            regions.posix_drop(name)
 
     def _register(self) -> None:
         """Tell the supervisor about the slot; it also scans by itself."""
         assert self._slot is not None
-        name = names.mailbox(self.shared_id, "supervisor")
-        mailbox.post(name, "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
+        mailbox.post(Path(), "supervisor", "register", mailbox.PRIORITY_CLIENT, slot=self._slot.slot)
 
     # -- dead letters -------------------------------------------------------------------------------------------
 
@@ -424,7 +419,7 @@ class Worker(WorkerProcess):
         if known is not None and known[0] == epoch:
             return
         generation = superblock.server_get(store, "generation")
-        region = regions.posix_open(names.region(self.shared_id, "directory", store, generation))
+        region = regions.posix_open(superblock.region_name("directory", store, generation))
         if superblock.server_get(store, "epoch") != epoch:
             region.close()
             raise regions.RegionError(2, "the store has been restarted since")

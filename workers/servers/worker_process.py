@@ -19,7 +19,6 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
 from warren.engine.errors import CatalogCut, CorruptRecord, Error, FormatVersionError, PermissionRefused
 from warren.engine.saying import Say
-from warren.ipc import names
 from warren.ipc import region as regions
 from warren.ipc.identity import pidfd_dead
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
@@ -79,12 +78,9 @@ class WorkerProcess(ABC):
 
     def _old_generations(self) -> list[int]:
         """Generations of this server's regions that exist."""
-        found = set()
+        found: set[int] = set()
         for what in self.WHATS:
-            prefix = names.region(self.shared_id, what, self.server, 0)[:-1]
-            for name in regions.posix_names(prefix):
-                if name.removeprefix(prefix).isdigit():
-                    found.add(int(name.removeprefix(prefix)))
+            found.update(self.superblock.generations(what, self.server))
         return sorted(found)
 
     def _region(
@@ -96,12 +92,12 @@ class WorkerProcess(ABC):
         return region
 
     def _name(self, what: str, generation: int) -> str:
-        return names.region(self.shared_id, what, self.server, generation)
+        return self.superblock.region_name(what, self.server, generation)
 
     def _unlink(self, generations: Iterable[int]) -> None:
         for generation in generations:
             for what in self.WHATS:
-                regions.posix_unlink(self._name(what, generation))
+                regions.posix_drop(self._name(what, generation))
 
     # -- life ---------------------------------------------------------------------------------------------------
 
