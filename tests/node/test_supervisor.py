@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import posix_ipc
 import pytest
 
 import warren
@@ -760,6 +761,26 @@ def test_remains_of_another_version_are_replaced(start: Starter) -> None:
     region.posix_create(names.regions(shared_id, "images", 0) + "7-0", 4096).close()
     start().ready().stop()
     assert region.posix_names(names.node_prefix(shared_id)) == []
+
+
+def test_what_the_version_before_has_left_is_removed(start: Starter) -> None:
+    """Its node.json does not name the superblock; its control messages were in message queues."""
+    node = start().ready()
+    node.stop()
+    directory = NodeDirectory(node.directory)
+    found = json.loads((node.directory / "node.json").read_text())
+    del found["shared_id"]
+    (node.directory / "node.json").write_text(json.dumps(found | {"format_version": 2}))
+    older = directory.shared_id
+    assert older == names.older_id(found["node_id"], directory.place)
+    region.posix_create(names.superblock(older), 1 << 20).close()
+    region.posix_create(names.regions(older, "images", 0) + "7", 4096).close()
+    posix_ipc.MessageQueue(f"{names.node_prefix(older)}mail-store", posix_ipc.O_CREX).close()
+    start().ready().stop()
+    assert region.posix_names(names.node_prefix(older)) == []
+    with pytest.raises(posix_ipc.ExistentialError):
+        posix_ipc.MessageQueue(f"{names.node_prefix(older)}mail-store")
+    assert directory.read().shared_id not in (0, older)
 
 
 # ---- clients ------------------------------------------------------------------------------------------------------
