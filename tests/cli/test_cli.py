@@ -101,10 +101,10 @@ def test_a_queue_from_declare_to_delete(directory: Path) -> None:
     assert looked["body"] == lines[3]
     again = json.loads(warren("consume", directory, "jobs", "--count", 1, "--format", "json").stdout)
     assert (again["body"], again["redelivered"]) == (lines[3], True)
-    assert "2,496 messages dropped" in warren("queue", "purge", directory, "jobs").stdout
+    assert "2,496 messages dropped" in warren("queue", "purge", "--yes", directory, "jobs").stdout
     assert warren("consume", directory, "jobs", "--count", 1, "--timeout", 0.1, code=4).stdout == ""
     assert warren("consume", directory, "jobs", "--timeout", 0).stdout == ""
-    warren("queue", "delete", directory, "jobs")
+    warren("queue", "delete", "--yes", directory, "jobs")
     assert "there is no queue 'jobs'" in warren("publish", directory, "jobs", given="x", code=2).said
 
 
@@ -141,7 +141,7 @@ def test_tables_of_many_queues_show_the_busiest_and_say_how_many_more(directory:
     assert isinstance(shown, dict)
     assert shown["name"] == "many.[x]"
     assert warren("queue", "list", directory, "nothing*").stdout == "no queue has a name like nothing*\n"
-    warren("queue", "delete", directory, *many, "many.[x]")
+    warren("queue", "delete", "--yes", directory, *many, "many.[x]")
 
 
 def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_exchanges_and_bindings(directory: Path, tmp_path: Path) -> None:
     assert "no longer bound" in warren("queue", "unbind", directory, "paid", "events", "order.*.paid").stdout
     assert "is not bound" in warren("queue", "unbind", directory, "paid", "events", "order.*.paid", code=2).said
     warren("exchange", "delete", directory, "events")
-    warren("queue", "delete", directory, "paid")
+    warren("queue", "delete", "--yes", directory, "paid")
 
 
 def test_control_characters_are_shown_and_do_nothing(directory: Path) -> None:
@@ -206,7 +206,7 @@ def test_control_characters_are_shown_and_do_nothing(directory: Path) -> None:
         assert "me\\x1b[2J" in status.stdout
         assert "me\\x1b[2J" in inspected.stdout
     finally:
-        warren("queue", "delete", directory, "shown", "left\u202eright")
+        warren("queue", "delete", "--yes", directory, "shown", "left\u202eright")
         warren("exchange", "delete", directory, "keys")
 
 
@@ -220,7 +220,7 @@ def test_the_body_of_the_command_line_is_its_bytes(directory: Path, tmp_path: Pa
     for source in (tmp_path / "input", "-"):
         both = ("publish", directory, "bytes", "--body", "x", "--file", source)
         assert "--body and --file" in warren(*both, given="z", code=2).said
-    warren("queue", "delete", directory, "bytes")
+    warren("queue", "delete", "--yes", directory, "bytes")
 
 
 def test_arguments_headers_and_options(directory: Path) -> None:
@@ -266,7 +266,7 @@ def test_arguments_headers_and_options(directory: Path) -> None:
         ).stdout
     )
     assert "no queue 'none'" in warren("queue", "show", directory, "none", code=2).said
-    warren("queue", "delete", directory, "limited")
+    warren("queue", "delete", "--yes", directory, "limited")
     warren("exchange", "delete", directory, "heads")
 
 
@@ -347,7 +347,7 @@ def test_check_with_the_node_up(directory: Path) -> None:
     assert isinstance(found, dict)
     assert (found["ok"], found["running"], found["problems"]) == (True, True, [])
     assert any(item["kind"] == "jnl" and item["records"] >= 3 for item in found["files"])
-    warren("queue", "delete", directory, "checked")
+    warren("queue", "delete", "--yes", directory, "checked")
 
 
 def test_check_finds_a_flipped_bit(tmp_path: Path) -> None:

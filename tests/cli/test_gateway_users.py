@@ -155,8 +155,8 @@ def test_a_vhost_is_deleted_with_what_is_in_it(directory: Path) -> None:
     left = json.loads(warren("queue", "list", directory, "--json").stdout)
     assert sorted(row["name"] for row in left) == ["@shopping:list", "own"]
     assert not [name for name in Catalog.load(directory).exchanges if name.startswith("@shop:")]
-    warren("topic", "delete", directory, "shop|log")
-    warren("queue", "delete", directory, "@shopping:list", "own")
+    warren("topic", "delete", "--yes", directory, "shop|log")
+    warren("queue", "delete", "--yes", directory, "@shopping:list", "own")
 
 
 def test_a_deletion_that_was_killed_in_the_middle_goes_on(directory: Path) -> None:

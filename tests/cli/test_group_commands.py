@@ -154,7 +154,7 @@ def test_a_group_is_deleted(directory: Path) -> None:
     command("topic", "seek", directory, "trains", "report", "latest")
     assert told(*delete) == {"topic": "trains", "group": "report", "retry": 0, "dead": 0}
     assert "there is no topic 'roads'" in command("topic", "delete-group", directory, "roads", "g", code=2).stderr
-    command("topic", "delete", directory, "trains")
+    command("topic", "delete", "--yes", directory, "trains")
 
 
 def test_nothing_comes_into_the_topics_of_a_group_or_goes_from_them_by_mistake(directory: Path) -> None:
@@ -181,7 +181,7 @@ def test_nothing_comes_into_the_topics_of_a_group_or_goes_from_them_by_mistake(d
             assert (
                 said == f"warren: there is no topic '{name}': `warren topic list {directory} --all` shows the names\n"
             )
-    command("topic", "delete", directory, "roads")
+    command("topic", "delete", "--yes", directory, "roads")
 
 
 def test_a_topic_of_a_group_in_which_nothing_waits_is_deleted(directory: Path) -> None:
@@ -192,8 +192,8 @@ def test_a_topic_of_a_group_in_which_nothing_waits_is_deleted(directory: Path) -
             reader.retry(reader.get(TIMEOUT), delay=0)
             assert reader.get(TIMEOUT).body == b"one"
             reader.commit()
-    command("topic", "delete", directory, "%RETRY%g+roads")
-    command("topic", "delete", directory, "roads")
+    command("topic", "delete", "--yes", directory, "%RETRY%g+roads")
+    command("topic", "delete", "--yes", directory, "roads")
 
 
 def test_status_says_whose_lag_it_shows(directory: Path) -> None:

@@ -228,7 +228,7 @@ WRONG = {
     "publish DIR kept --mandatory --body x": ("--mandatory goes with --exchange", None),
     "publish DIR kept --routing-key x --body x": ("--routing-key goes with --exchange", None),
     "publish DIR kept --transient --durability synced --body x": ("--transient keeps messages in memory only", None),
-    "inspect DIR nothing": ("'nothing' is not one of 'superblock'", ["inspect", "--help"]),
+    "inspect DIR nothing": ("'nothing' is not a valid PARTS: known are collection", ["inspect", "--help"]),
     "publish DIR kept --property colour=red --body x": ("there is no property 'colour'", None),
     "publish DIR kept --property type --body x": ("--property 'type': write NAME=VALUE", None),
     "publish DIR kept --property timestamp=now --body x": ("give a number of seconds since 1970", None),

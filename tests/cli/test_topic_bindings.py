@@ -74,7 +74,7 @@ def test_json_says_created_of_what_is_made_alone(directory: Path, node: warren.N
         for word, told in (("bind", True), ("unbind", None)):
             assert run(thing, word, directory, name, name, "k", "--json").json().get("created") is told
     run("queue", "declare", directory, f"{name}-1", f"{name}-2")
-    assert "created" not in run("queue", "delete", directory, f"{name}-1", f"{name}-2", "--json").json()
+    assert "created" not in run("queue", "delete", "--yes", directory, f"{name}-1", f"{name}-2", "--json").json()
     for thing in ("topic", "queue", "exchange"):
         assert "created" not in run(thing, "delete", directory, name, "--json").json()
 

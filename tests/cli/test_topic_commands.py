@@ -82,7 +82,7 @@ def test_a_topic_from_create_to_delete(directory: Path) -> None:
         assert found["physical_offset"] == one["physical_offset"]
     assert warren("topic", "find", directory, "life", "--key", "k", "--until", "2020-01-01", code=1).stdout == ""
     assert warren("topic", "find", directory, "life", "--key", "k", "--since", "2020-01-01").stdout == "one\n"
-    assert "life deleted" in warren("topic", "delete", directory, "life").stdout
+    assert "life deleted" in warren("topic", "delete", "--yes", directory, "life").stdout
     said = warren("topic", "tail", directory, "life", code=2).stderr
     assert "there is no topic 'life'" in said
     assert "topic list" in said
@@ -309,7 +309,7 @@ def test_times_and_sizes_have_units(directory: Path) -> None:
     )
     assert "is not in the range" in warren("topic", "tail", directory, "sized", "--timeout", "-5m", code=2).stderr
     assert told("topic", "append", directory, "sized", "--body", "x", "--delay", "1h")["last"]["offset"] == -1
-    warren("topic", "delete", directory, "sized")
+    warren("topic", "delete", "--yes", directory, "sized")
 
 
 def test_tail_says_that_an_offset_is_not_there(directory: Path) -> None:
@@ -334,4 +334,4 @@ def test_tail_says_that_an_offset_is_not_there(directory: Path) -> None:
     assert below.stderr == "warren: queue 1 of topic bounds begins at offset 3: messages before it are gone\n"
     (line,) = warren(*tail, "--start", 1, "--json").stderr.splitlines()
     assert json.loads(line) == {"note": "queue 1 of topic bounds begins at offset 3: messages before it are gone"}
-    warren("topic", "delete", directory, "bounds")
+    warren("topic", "delete", "--yes", directory, "bounds")

@@ -47,8 +47,8 @@ USERS = {
     "consume": ("consume", "DIR", "q"),
     "peek": ("peek", "DIR", "q"),
     "queue declare": ("queue", "declare", "DIR", "new"),
-    "queue purge": ("queue", "purge", "DIR", "q"),
-    "queue delete": ("queue", "delete", "DIR", "q"),
+    "queue purge": ("queue", "purge", "DIR", "q", "--yes"),
+    "queue delete": ("queue", "delete", "DIR", "q", "--yes"),
     "exchange declare": ("exchange", "declare", "DIR", "e"),
 }
 READING = {

@@ -301,19 +301,26 @@ def _drop_output() -> None:
     os.close(null)
 
 
+def _explained(error: click.ClickException) -> str:
+    """Where to read about the command that a wrong command line is of."""
+    context = getattr(error, "ctx", None)
+    return f"{command(*(context.command_path.split()[1:] if context else ()), '--help')} explains"
+
+
 def _advised(error: click.ClickException) -> str:
     """What click says of a wrong command line, with how it is written and where to read about it."""
     said = error.format_message().strip()
     if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
         given = re.match(r"Invalid value[^:]*: '(.*)' is not one of", said, re.DOTALL)
-        if given is not None:  # click repeats all of them twice
-            said = f"there is no {shown(given[1])} here: {near(given[1], map(str, error.param.type.choices))}"
+        if given is not None:  # the usage would repeat them all
+            like = near(given[1], map(str, error.param.type.choices))
+            return f"{shown(given[1])} is not a valid {error.param.human_readable_name}: {like} ({_explained(error)})"
     said = said[:1].lower() + said[1:].rstrip(".")
     said = said if len(said) <= SAID_MAX else f"{said[: SAID_MAX - 1]}…"  # it repeats what was given
     context = getattr(error, "ctx", None)
     if context is None:
         return said
-    explained = f"{command(*context.command_path.split()[1:], '--help')} explains"
+    explained = _explained(error)
     if said.endswith("?"):
         return f"{said} ({explained})"
     usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
