@@ -30,7 +30,7 @@ from pathlib import Path
 
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.engine.saying import Say
+from warren.engine.saying import Say, silent
 from warren.ipc import names, region
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC
@@ -175,12 +175,8 @@ def _without_superblock(shared_id: int, regions: list[str], dry_run: bool) -> Le
 def _removed(left: Left, dry_run: bool) -> Left:
     if not dry_run:
         remains.remove_older_mailboxes(left.shared_id)
-        remains.remove_regions(left.shared_id, _unsaid)
+        remains.remove_regions(left.shared_id, silent)
     return left
-
-
-def _unsaid(_text: str, _level: int = 0, *, exc_info: bool = False) -> None:
-    """Of what others have put between the names of a node that nobody starts again nobody need know."""
 
 
 def _segments_of_nobody(dry_run: bool) -> list[Left]:
