@@ -33,6 +33,7 @@ OTHERS = {
     "workers/cli/gateway_users.py": "a file with a password, where the user has it",
     "workers/cli/output.py": "standard streams",
     "workers/node/alarms.py": "/proc and /sys, below a root that tests give",
+    "workers/node/progress.py": "/proc",
     "workers/spark/native.py": "the package itself",
     "workers/spark/session.py": "folders of Spark",
     "workers/spark/transactional_sink.py": "a checkpoint of Spark",
