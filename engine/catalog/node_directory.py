@@ -243,14 +243,16 @@ class NodeDirectory:
             why = "it is a file, or a part of its path is one"
         except FileNotFoundError:
             if not self.path.exists():
-                how = f"; {_HOW_MADE}" if makes else ""
-                raise NodeNotRunning(f"no such directory: {self.path}, so no node runs for it{how}") from None
+                raise NodeNotRunning(self._missing() + (f"; {_HOW_MADE}" if makes else "")) from None
             why = f"it has no {NODE}"
         except OSError as error:
             raise atomic_file.explain(error, f"cannot look at {self.path}") from error
         else:
             return
         raise NodeNotRunning(self._no_data(why) + (f"; {_HOW_MADE}" if makes else ""))
+
+    def _missing(self) -> str:
+        return f"no such directory: {self.path}, so no node runs for it"
 
     def _no_data(self, why: str) -> str:
         return f"{self.path} is not a data directory of Warren ({why}), and no node runs for it: give the path of one"
@@ -295,7 +297,7 @@ class NodeDirectory:
         except NotADirectoryError:
             why = "it is a file, or a part of its path is one"
         except FileNotFoundError:
-            why = "it does not exist"
+            return NodeNotRunning(f"{self._missing()}; {_HOW_MADE}")
         except OSError:  # nobody may look; then a start says so
             pass
         if why:
