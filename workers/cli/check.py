@@ -724,7 +724,7 @@ def _accepts(loss: Loss, yes: bool, as_json: bool) -> bool:
     is_flag=True,
     help="With --repair: say what the log of topics has lost, ask, and go on without it.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask whether a loss is accepted.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask whether a loss is accepted.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
 @click.option("--verbose", is_flag=True, help="List every file.")
 def check(directory: str, repair: bool, accept_loss: bool, yes: bool, as_json: bool, verbose: bool) -> int:

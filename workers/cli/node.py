@@ -35,7 +35,7 @@ from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
 from warren.workers.node.starting import START_TIMEOUT_S
 from warren.workers.process import logs
-from warren.workers.process.control import TELL_S, WAIT_MAX_S, WITHIN, ControlClient
+from warren.workers.process.control import WAIT_MAX_S, WITHIN, ControlClient
 from warren.workers.process.exit_codes import EXIT_KILLED, EXIT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -437,10 +437,13 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
         target = client.directory
         try:
             finish_s = WITHIN * timeout if given else None
-            with contextlib.suppress(NodeNotRunning, ClosedError):  # it was stopping, and is gone by now
-                client.call("stop", timeout=max(ASK_S, _left(timeout, began)), force=force, finish_s=finish_s)
-            with ControlClient(directory) as quiet:  # this command itself says what it waits for
-                killed, unclean = _ended(quiet, timeout, began)
+
+            def tell(_silence: str) -> None:
+                left = f"for at most {_left(timeout, began):.0f} s"
+                output.waiting(f"the servers are finishing what was submitted, {left}; --force kills them")
+
+            with ControlClient(directory, tell) as ending:
+                killed, unclean = _ended(ending, timeout, began, force=force, finish_s=finish_s)
             if pidfd >= 0 and not select.select([pidfd], [], [], min(_left(timeout, began), WAIT_MAX_S))[0]:
                 raise _not_done(client, timeout)
         finally:
@@ -465,28 +468,22 @@ def _left(timeout: float, began: float) -> float:
     return max(0.0, timeout - (time.monotonic() - began))
 
 
-def _ended(client: ControlClient, timeout: float, began: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Wait for the end of a node that was told to stop: the servers that were killed, and those that ended without
-    having saved all. Raises TimedOut.
+def _ended(
+    client: ControlClient, timeout: float, began: float, **asked: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Stop a node, and wait for its end: the servers that were killed, and those that ended without having saved all.
+    Raises TimedOut.
     """
     try:
-        try:
-            return _outcome(client, min(_left(timeout, began), TELL_S))
-        except TimedOut:
-            output.waiting(
-                f"the servers are finishing what was submitted, for at most {_left(timeout, began):.0f} s; --force "
-                "kills them"
-            )
-        try:
-            return _outcome(client, _left(timeout, began))
-        except TimedOut as error:
-            raise _not_done(client, timeout) from error
-    except (NodeNotRunning, PeerLost):  # it is gone, and said nothing
+        if _left(timeout, began) >= ASK_S:
+            answer = client.call("stop", timeout=_left(timeout, began), at_end=True, **asked)
+        else:  # it is told to stop all the same
+            client.call("stop", timeout=ASK_S, **asked)
+            answer = client.call("ended", timeout=_left(timeout, began))
+    except TimedOut as error:
+        raise _not_done(client, timeout) from error
+    except (NodeNotRunning, ClosedError, PeerLost):  # it was stopping, and is gone by now
         return [], []
-
-
-def _outcome(client: ControlClient, seconds: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    answer = client.call("ended", timeout=seconds)
     return answer["killed"], answer["unclean"]
 
 

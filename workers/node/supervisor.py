@@ -55,7 +55,7 @@ from warren.workers.node import absence, children, cold_start, gateway_roles, ro
 from warren.workers.node.alarms import Alarms
 from warren.workers.node.children import Role
 from warren.workers.node.clients_watch import ClientsWatch
-from warren.workers.node.control_server import ControlServer, Table
+from warren.workers.node.control_server import ControlServer, Later, Table
 from warren.workers.node.desk import Desk
 from warren.workers.node.drain import Drain
 from warren.workers.node.options import Options, Servers
@@ -609,14 +609,14 @@ class Supervisor:
             "node_epoch": self._node.node_epoch,
         }
 
-    def _stop(self, asked: requests.Stop) -> dict[str, Any]:
+    def _stop(self, asked: requests.Stop) -> dict[str, Any] | Later:
         if self._superblock.state != DRAINING or not asked.force:
             self._drain.begin("asked by `stop`", 0)
         if asked.finish_s is not None:
             self._drain.extend(asked.finish_s)
         if asked.force:
             self._drain.force("it was asked for")
-        return {"pid": os.getpid()}
+        return self._drain.outcome if asked.at_end else {"pid": os.getpid()}
 
     def _note(self, asked: requests.Note) -> dict[str, Any]:
         self._say(asked.text[:500], WARNING)

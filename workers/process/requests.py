@@ -57,12 +57,14 @@ class Settings(Request, tag="settings"):
 
 class Stop(Request, tag="stop"):
     """{pid}, at once; the node has stopped when that process ends. `finish_s`: at least so long the servers may take
-    from now on, before they are killed.
+    from now on, before they are killed. `at_end`: answered as `Ended`, so that the end cannot come before
+    somebody asks.
     """
 
     owners: ClassVar[bool] = True
     finish_s: float | None = None
     force: bool = False
+    at_end: bool = False
 
 
 class Ended(Request, tag="ended"):
