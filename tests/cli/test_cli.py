@@ -397,7 +397,8 @@ def test_a_damaged_identity_or_catalog_is_exit_code_3_with_advice(tmp_path: Path
 def test_what_is_no_data_directory_is_said(tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    for name, why in (("missing", "does not exist"), ("empty", "has no node.json"), ("file", "is a file")):
+    assert f"no such directory: {tmp_path / 'missing'}" in warren(command, tmp_path / "missing", code=3).said
+    for name, why in (("empty", "has no node.json"), ("file", "is a file")):
         said = warren(command, tmp_path / name, code=3).said
         assert f"{tmp_path / name} is not a data directory of Warren (it {why}" in said
 
