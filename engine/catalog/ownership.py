@@ -291,7 +291,7 @@ def check_part(path: Path, found: os.stat_result, owner: int) -> None:
         )
     if found.st_uid != owner:
         raise PermissionRefused(
-            f"{path} belongs to {user(found.st_uid)}, and the directory that it lies in to {user(owner)}: move it "
+            f"{path} belongs to {user(found.st_uid)}, and its directory to {user(owner)}: move it "
             f"away, or give it to that user (sudo chown -h {owner} {path})"
         )
 

@@ -111,8 +111,8 @@ class Group:
         """
         if (why := self._expired.get(member)) is not None:
             raise SessionExpired(
-                f"this reader lost its queues: {why}. Messages that it has not committed are handed out again, by the "
-                "readers that have the queues now; the next call joins the group again"
+                f"this reader lost its queues: {why}. Messages that it has not committed go to the readers "
+                "that have the queues now; the next call joins the group again"
             )
         lost = []
         for queue, generation, _offset in commits:

@@ -96,7 +96,7 @@ class Commands(click.Group):
 
         if name in ("log", "logs"):
             raise UsageError(
-                f"there is no command {shown(name)}: what the processes of a node say is in the files of DIR/log "
+                f"there is no command {shown(name)}: the logs of a node are the files in DIR/log "
                 "(`tail -f DIR/log/*.log`)"
             )
         like = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, COMMANDS, 2)
