@@ -29,9 +29,10 @@ static wr_message_kind open_file(wr_topic_reader *r, uint32_t queue, wr_compacte
     /* whatever lies there: a pipe is not waited for, and nobody is led elsewhere */
     const int fd = wr_data_open(r->place.root, path, O_RDONLY, 0);
     *error = fd < 0 ? errno : 0;
-    if (*error == ENOENT || *error == ENOTDIR || *error == EISDIR || *error == EPERM) {
+    const bool foreign = *error == EISDIR || *error == EPERM;
+    if (foreign || *error == ENOENT || *error == ENOTDIR) {
         *error = 0;
-        return damaged(r, queue, 0, "no such file");
+        return damaged(r, queue, 0, foreign ? "not a regular file of the owner" : "no such file");
     }
     if (fd < 0) return WR_MESSAGE_ERROR;
     const wr_compacted_code code = wr_compacted_open(file, fd, r->node, r->id, queue, &wrong, error);
