@@ -32,7 +32,7 @@ def _wanted(arguments: dict[str, Any], vhost: str = "/", durable: bool = True) -
     ("arguments", "made"),
     [
         ({"x-message-ttl": 1500}, {"message_ttl": 1.5}),
-        ({"x-message-ttl": 0}, {"message_ttl": 0.001}),
+        ({"x-message-ttl": 0}, {"message_ttl": 0.0}),
         ({"x-expires": 60000}, {"expires": 60.0}),
         ({"x-max-length": 5, "x-overflow": "reject-publish"}, {"max_length": 5, "overflow": "reject-publish"}),
         ({"x-max-length-bytes": 5, "x-overflow": "drop-head"}, {"max_length_bytes": 5}),
