@@ -187,15 +187,16 @@ def test_what_lies_in_the_gateway_makes_way(two: GatewayNode) -> None:
         one.publish("slow", b"%4d" % number + body)
     one.call("basic.qos", count=2)
     one.call("basic.consume", queue="slow", tag="t")
-    first = one.deliveries(2)
+    one.deliveries(2)
     lane.send("basic.consume", queue="slow", tag="slow")  # it reads nothing of what comes
     with warren.attach(two.directory) as node:
         stats = node.queue("slow", create=False).stats
         wait_until(lambda: stats()["unacked"] == count, 60, what="all messages to lie in the gateway")
     one.send("basic.nack", delivery=2, multiple=True, requeue=True)
     again = one.deliveries(2)
-    assert [frame.body for frame in again] == [frame.body for frame in first]
-    assert all(frame["redelivered"] for frame in again)
+    numbers = [int((frame.body or b"")[:4]) for frame in again]
+    assert numbers in ([0, 1], [0, 2])  # the second may be handed to the slow one in its turn
+    assert [frame["redelivered"] for frame in again] == [number < 2 for number in numbers]
     slow.shut()
     one.call("queue.delete", queue="slow")
     other.close()
