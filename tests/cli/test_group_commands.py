@@ -170,9 +170,9 @@ def test_nothing_comes_into_the_topics_of_a_group_or_goes_from_them_by_mistake(d
             assert f"`warren topic {words[0]} {directory} roads`" in said
     assert told("lag", directory, "roads", "g")["dead"]["messages"] == 1
     said = command("topic", "delete", directory, again, code=2).stderr
-    assert "has 2 messages to be handled again by group 'g': with --force it is deleted all the same" in said
+    assert "has 2 messages to be handled again by group 'g': with --yes it is deleted all the same" in said
     said = command("topic", "delete", directory, dead, code=2).stderr
-    assert "has 1 message given up by group 'g': with --force it is deleted all the same" in said
+    assert "has 1 message given up by group 'g': with --yes it is deleted all the same" in said
     assert told("list", directory, "%*roads") != []
     for name in (again, dead):
         assert command("topic", "delete", directory, name, "--force").stdout == f"topic {name} deleted\n"
