@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define READ_BYTES (64ull << 10) /* more than a commit record takes */
+#define READ_BYTES (64ull << 10) /* more than a commit record takes, and a blank one */
+#define PART_BYTES (1ull << 20)
 
 /* Files from a base on, as far as they follow each other: each begins with a commit of this node, or with none. */
 static int look_at_begins(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t base, const uint8_t node[16],
@@ -29,8 +30,9 @@ static int look_at_begins(const wr_log_visitor *visitor, void *context, uint64_t
     }
 }
 
-/* Is the commit record of `last` in n bytes that end at a position, with nothing behind it but the end of its file? */
-static bool ends_with(const uint8_t *bytes, uint64_t n, uint64_t position, bool file_ends, const wr_commit_head *last) {
+/* Is the commit record of `last` in n bytes that end at a position, with nothing behind it but the end of its file, which comes `rest` bytes
+ * after them? */
+static bool ends_with(const uint8_t *bytes, uint64_t n, uint64_t position, uint64_t rest, bool file_ends, const wr_commit_head *last) {
     uint8_t magic[4];
     wr_put32(magic, WR_RECORD_MAGIC_V1);
     const uint8_t *found;
@@ -44,25 +46,28 @@ static bool ends_with(const uint8_t *bytes, uint64_t n, uint64_t position, bool 
         if (head.number != last->number || head.origin.epoch != last->origin.epoch || memcmp(head.origin.node, last->origin.node, sizeof head.origin.node))
             continue;
         const uint64_t end = at + wr_commit_record_bytes(head.marks_n);
-        if (end == n) return true;
-        if (file_ends && wr_record_scan(bytes + end, n - end, position - n + end, 0, &blank) == WR_SCAN_BLANK && blank.size == n - end) return true;
+        if (end == n && !rest) return true;
+        if (file_ends && wr_record_scan(bytes + end, n - end, position - n + end, 0, &blank) == WR_SCAN_BLANK && blank.size == n - end + rest)
+            return true;
     }
     return false;
 }
 
-/* Does the log have the commit that the checkpoint ends with? Before the end of a file a blank record may be long. */
+/* Does the log have the commit that the checkpoint ends with? Before the end of a file the blank record may be nearly as long as the file
+ * (log_loss.py), so the file is read backwards, in parts that overlap by more than a commit record. */
 static int look_at_end(int fd, uint64_t file_bytes, uint64_t position, const wr_commit_head *last, bool *there) {
     const uint64_t base = (position - 1) / file_bytes * file_bytes, whole = position - base;
     const bool file_ends = whole == file_bytes;
-    uint8_t *bytes = NULL;
-    int error = 0;
-    for (uint64_t size = READ_BYTES;; size *= 8) {
-        uint64_t wanted = size < whole ? size : whole, n = 0;
-        uint8_t *more = realloc(bytes, wanted);
-        error = more ? wr_read_up_to(fd, more, wanted, position - base - wanted, &n) : ENOMEM;
-        if (more) bytes = more;
-        *there = !error && n == wanted && ends_with(bytes, n, position, file_ends, last);
-        if (error || *there || n < wanted || !file_ends || wanted == whole || size >= WR_COMMIT_BYTES_MAX) break;
+    const uint64_t most = file_ends ? PART_BYTES : READ_BYTES;
+    uint8_t *bytes = malloc(most);
+    int error = bytes ? 0 : ENOMEM;
+    for (uint64_t end = whole; !error;) {
+        const uint64_t wanted = most < end ? most : end;
+        uint64_t n = 0;
+        error = wr_read_up_to(fd, bytes, wanted, end - wanted, &n);
+        *there = !error && n == wanted && ends_with(bytes, n, base + end, whole - end, file_ends, last);
+        if (*there || n < wanted || !file_ends || wanted == end) break;
+        end -= wanted - READ_BYTES;
     }
     free(bytes);
     return error;
