@@ -1066,6 +1066,19 @@ class QueueHandle:
     def ask(self) -> bool:
         """What `begin` was given is told to the worker, if it does not know; False: no room to say so now."""
 
+    def again(self) -> int | bool | None:
+        """The worker is asked for the same once more: the sequence of that, behind which all has come that was there
+        when it executed what was asked before; None (nothing is asked for), False (no room for it now).
+        """
+
+    @property
+    def came(self) -> int:
+        """Deliveries since ever."""
+
+    @property
+    def cancelled(self) -> int:
+        """Behind so many commands nothing comes of what was asked for before the last `stop` or `take_back`."""
+
     @property
     def still(self) -> bool:
         """As `quiet`, or all that was asked for has come."""

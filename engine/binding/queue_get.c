@@ -86,9 +86,14 @@ static int wait_for_processed(HandleObject *h, uint64_t n, uint64_t deadline) {
     return answer < 0 || wr_handle_enter(h) ? -1 : answer;
 }
 
+/* Did something come that another thread took, which may have been all that the worker was asked for? */
+static bool taken_by_others(const HandleObject *h, uint64_t came_n) {
+    return h->consumer.came_n != came_n && !wr_client_consumer_pending(&h->consumer);
+}
+
 /* A poll has sent its credit, or found one out. 0: the worker has looked, and what it found is taken in; 1:
  * something has changed meanwhile, ask again; 2: the deadline has passed; -1. */
-static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_t deadline) {
+static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t came_n, uint64_t deadline) {
     for (int round = 0;; round++) {
         int answer = wait_for_processed(h, told(h), deadline);
         if (answer) return answer < 0 ? -1 : 2;
@@ -97,11 +102,11 @@ static int hear_worker(HandleObject *h, uint64_t epoch, uint64_t popped, uint64_
         if (wr_handle_intake(h)) return -1;
         if (wr_client_consumer_pending(&h->consumer)) return 0;
         /* Another thread took what came for this credit, or took the credit back. */
-        if (h->consumer.popped != popped || !h->consumer.announced) return 1;
+        if (h->consumer.came_n != came_n || !h->consumer.announced) return 1;
         if (round) return 0;
         if (!wr_handle_consumes(h) && h->inside == 1) { /* nobody else needs the credit */
             if ((answer = wr_credit_cancel(h, deadline))) return answer < 0 ? -1 : 2;
-            return epoch_now(h) != epoch;
+            return epoch_now(h) != epoch || taken_by_others(h, came_n);
         }
         answer = wr_credit_again(h, deadline);
         if (answer) return answer < 0 ? -1 : 2;
@@ -113,12 +118,13 @@ typedef struct {
     uint64_t told;   /* with so many things told to it in all */
     uint64_t epoch;  /* of the worker that it was asked of; 0: nothing was asked */
     uint64_t asks_n; /* of the handle, by then */
+    uint64_t came_n; /* of the handle, when it was last made sure that the worker is asked */
 } question;
 
 /* A get's time is up. "None" has to be the worker's word: it has done all that it was told when this get asked, and
  * lives. Its last word, to a CANCEL or to the same credit once more, is not waited for long: a worker that merely
- * has much to do was asked before. 0: there is none, or what there is was taken in; 1: the worker was restarted, ask
- * again; -1. */
+ * has much to do was asked before. 0: there is none, or what there is was taken in; 1: the worker was restarted, or
+ * another thread took what came, ask again; -1. */
 static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) {
     int answer = asked->epoch ? wait_for_processed(h, asked->told, answer_by) : 1;
     if (answer < 0) return -1;
@@ -136,7 +142,8 @@ static int conclude(HandleObject *h, const question *asked, uint64_t answer_by) 
     } else {
         answer = wr_credit_cancel(h, patience); /* an idle consumer keeps no credit */
     }
-    if (answer <= 0) return answer;
+    if (answer < 0) return -1;
+    if (!answer) return wr_handle_intake(h) ? -1 : taken_by_others(h, asked->came_n) && wr_now_ns() < answer_by;
     if (wr_credit_tell_hot(h)) return -1; /* somebody looks after the credit later */
     return wr_handle_hook(h, WR_HOOK_SILENT, wr_the_answer) || wr_handle_enter(h) ? -1 : 0;
 }
@@ -148,13 +155,14 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
     ClientObject *c = h->client;
     bool last_look = false;
     uint64_t full_since = 0, check_at = wr_now_ns() + CHECK_NS;
-    question asked = {0, 0, 0};
+    question asked = {0, 0, 0, 0};
     for (;;) {
         if (wr_handle_enter(h) || wr_handle_up_to_date(h) || wr_handle_register(h)) return NULL;
         if (!wr_client_consumer_pending(&h->consumer) && wr_handle_intake(h)) return NULL;
         if (wr_client_consumer_pending(&h->consumer)) {
             PyObject *message = wr_handle_hand_out(h, deadline, true);
             if (message || PyErr_Occurred()) return message;
+            last_look = false; /* the worker has taken back what came for this credit */
             continue;
         }
         if (last_look) return NULL;
@@ -171,9 +179,10 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
         }
         int answer = wr_credit_ensure(h, wanted, answer_by);
         if (!answer) wr_credit_remind(h);
-        uint64_t popped = h->consumer.popped, now = wr_now_ns(), epoch = c->a.workers[h->server].epoch;
+        uint64_t now = wr_now_ns(), epoch = c->a.workers[h->server].epoch;
         if (!answer && (asked.epoch != epoch || asked.asks_n != h->asks_n))
-            asked = (question){told(h), epoch, h->asks_n};
+            asked = (question){told(h), epoch, h->asks_n, 0};
+        asked.came_n = h->consumer.came_n;
         if (!answer && !poll) {
             wr_condition condition = wr_attachment_delivery(&c->a, h->server);
             answer = wr_wait(c, &condition, deadline, WR_FOR_DELIVERY);
@@ -197,7 +206,7 @@ static __attribute__((noinline)) PyObject *wait_for_message(HandleObject *h, uin
         }
         if (!late) continue;
         if (poll) {
-            if (!answer) answer = hear_worker(h, epoch, popped, answer_by);
+            if (!answer) answer = hear_worker(h, epoch, asked.came_n, answer_by);
             else answer = 2;
             if (answer < 0) return NULL;
             if (answer == 2 || (answer == 1 && answer_by && wr_now_ns() >= answer_by)) {

@@ -153,6 +153,21 @@ PyObject *wr_handle_ask(PyObject *op, PyObject *unused) {
     Py_RETURN_TRUE;
 }
 
+/* again(): the worker is asked for the same once more. The sequence of that, behind which all has come that was there
+ * when it executed what was asked before; None: nothing is asked for; False: there is no room for it now. */
+PyObject *wr_handle_again(PyObject *op, PyObject *unused) {
+    HandleObject *h = (HandleObject *)op;
+    (void)unused;
+    if (wr_handle_enter(h)) return NULL;
+    wr_condition blocked;
+    wr_attachment *a = &h->client->a;
+    wr_client_consumer *consumer = &h->consumer;
+    if (!h->registered || !consumer->announced) Py_RETURN_NONE;
+    if (wr_attachment_credit(a, consumer, consumer->granted, consumer->prefetch, &blocked)) Py_RETURN_FALSE;
+    wr_port_submit(&a->port, h->server);
+    return PyLong_FromUnsignedLongLong(atomic_load_explicit(&wr_attachment_link(a, h->server)->tail, memory_order_relaxed) - 1);
+}
+
 /* give_back(keep=0): what lies here and was not handed out returns to its place in the queue, the last first, but for
  * the first `keep`. False: no room for saying so, yet. Whoever goes on afterwards calls it when the handle is quiet, else later messages may
  * come before these. */

@@ -428,6 +428,7 @@ int wr_attachment_intake(wr_attachment *a, uint32_t server) {
             if (c) {
                 if ((error = push_pending(c, &p))) break;
                 c->popped++;
+                c->came_n++;
             } else { /* nobody here reads that queue any more */
                 uint64_t sequence;
                 wr_condition blocked;

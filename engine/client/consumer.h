@@ -43,6 +43,7 @@ struct wr_client_consumer {
     uint64_t unacked_n; /* places in it that are not settled */
     uint32_t handed_n; /* so many were handed out; the number of the next one */
     uint64_t popped;   /* deliveries since the consumer began at the worker */
+    uint64_t came_n;   /* deliveries since ever */
     uint64_t granted;  /* absolute credit that the worker knows */
     uint32_t prefetch; /* the most unacked ones that the worker knows, 0: no limit */
     bool announced;    /* a CREDIT was sent and no CANCEL after it */

@@ -377,10 +377,6 @@ class Channel:
         tap = await self.tap(declaration, queue)
         try:
             found = await tap.get_one()
-            if found is None and tap.in_use:
-                # the worker says first that it has heard, and then delivers: behind one more answer that is over
-                await self.declarations.counts(declaration)
-                found = await tap.get_one() if tap.waiting_here else None
         except (QueueNotFound, ResourceLocked):
             raise ChannelFault(404, f"no {described('queue', queue, connection.vhost)}") from None
         except LimitError as error:

@@ -72,6 +72,7 @@ class Question(NamedTuple):
     handle: _core.QueueHandle
     epoch: int  #: of the worker
     told: int  #: so many things were told to it by then
+    seen: tuple[int, int]  #: what had come, and the last command that asked for no more
 
 
 class Getter:
@@ -294,7 +295,7 @@ class Line:
                 self.queue.handle.check_slots()
             end = None if answer_by is None else max(answer_by, time.monotonic() + LAST_WORD_S)
             now, handle = self._asked(), self.queue.handle
-            if now is None or not await self._last_word(future, end) or not self._same(now):
+            if now is None or not await self._last_word(now, future, end) or not self._same(now):
                 if future.done() or not handle.usable:
                     continue
                 if not is_late(answer_by):  # it has changed meanwhile: asked anew
@@ -307,10 +308,10 @@ class Line:
                 await loop.hook(code, handle.server, what, seconds)
                 if not known:
                     raise TimedOut(not_done(what, seconds))
-            if future.done() or next(iter(self.getters), None) is not getter:
+            if future.done():
                 break
-            found = self._take(getter.most, 0)
-            if found or (handle.usable and not self._filling):
+            found = self._take(getter.most, 0) if next(iter(self.getters), None) is getter else []
+            if found or (handle.usable and not (self._filling or self._making_way or self._away)):
                 return found
         return future.result() if future.done() else []
 
@@ -320,7 +321,7 @@ class Line:
         if self._polled != _core.POLL_EMPTY or not handle.usable:
             return None
         try:
-            return Question(handle, self._epoch(), self._horizon("tail"))
+            return Question(handle, self._epoch(), self._horizon("tail"), (handle.came, handle.cancelled))
         except (AttachmentLost, Error):
             return None
 
@@ -342,11 +343,31 @@ class Line:
         attachment, server = self.loop.client.attached, self.queue.handle.server
         return attachment is not None and attachment.superblock.server_get(server, "state") == SERVER_READY
 
-    async def _last_word(self, future: asyncio.Future[list[Message]], end: float | None) -> bool:
-        """Has the worker done all that it was told, before `end`? Who is the last one here asks for no more."""
-        if len(self.getters) == 1 and not self._consumers:
-            return await self._stop(future, end)
-        return await self._heard(end)
+    async def _last_word(self, asked: Question, future: asyncio.Future[list[Message]], end: float | None) -> bool:
+        """Has the worker said, before `end`, that there is nothing? It says that it has heard, and then delivers: behind
+        its next answer that is over. What came meanwhile was for others, and may have been all that was asked for: then
+        it has to be asked again. Who is the last one here asks for no more.
+        """
+        handle = asked.handle
+
+        def unchanged() -> bool:
+            return not future.done() and (handle.came, handle.cancelled) == asked.seen
+
+        try:
+            if not await self._heard(end) or not unchanged():
+                return False
+            if len(self.getters) == 1 and not self._consumers:
+                return await self._stop(end, 1)
+            while (sent := handle.again()) is False and not is_late(end):
+                await asyncio.sleep(RETRY_S)
+            if sent is None or sent is False:
+                return False
+            if not await self.loop.passed(handle.server, _core.WANT_PROCESSED, sent, end, _core.FOR_REPLY):
+                return False
+        except AttachmentLost:
+            return False  # the next question meets it again
+        self.pump()
+        return unchanged()
 
     def _unborn(self) -> bool:
         """Does the worker not know us yet, or is its present incarnation not open?"""
@@ -362,18 +383,16 @@ class Line:
         except (AttachmentLost, Error):
             return False
 
-    async def _stop(self, future: asyncio.Future[list[Message]] | None, end: float | None) -> bool:
-        """Ask for no more, and wait until nothing more can come; whether that is known by `end`."""
+    async def _stop(self, end: float | None, getters: int = 0) -> bool:
+        """Ask for no more, and wait until nothing more can come; whether that is known by `end`. Not when more than so
+        many want messages again.
+        """
         loop, handle = self.loop, self.queue.handle
         try:
-            if future is not None:  # the worker must have seen what was asked for before that is taken back
-                heard = await self._heard(end)
-                if future.done() or not heard:
-                    return heard
             stopped: int | bool | None = False
             while stopped is False and not is_late(end):
-                if self._consumers or len(self.getters) > (future is not None):
-                    return future is not None  # somebody wants messages again
+                if self._consumers or len(self.getters) > getters:
+                    return False  # somebody wants messages again
                 stopped = handle.stop()
                 if stopped is False:
                     await asyncio.sleep(RETRY_S)
@@ -402,7 +421,7 @@ class Line:
             if self.loop.client.deserted():
                 self._leave_to_next()
                 return
-            await self._stop(None, time.monotonic() + LAST_LOOK_S)
+            await self._stop(time.monotonic() + LAST_LOOK_S)
             while not self.getters and not self._consumers and not self._filling and self.queue.handle.usable:
                 if not self.queue.handle.quiet:  # somebody came and went meanwhile, or the worker does not answer
                     self._tidy_later()
