@@ -1,7 +1,7 @@
 """Goal: of gets that run together in one process none reports an empty queue while messages are ready for it.
 
 Method: the worker stands still while the gets ask it, so that they share what is asked for, which is less than they
-want together; then it answers all at once. Threads do so in rounds: what one of them takes of what was asked for another
+want together; then it answers all at once. Threads do so in rounds: what one takes of what was asked for another
 is a matter of moments.
 """
 

@@ -344,7 +344,7 @@ class Line:
         return attachment is not None and attachment.superblock.server_get(server, "state") == SERVER_READY
 
     async def _last_word(self, asked: Question, future: asyncio.Future[list[Message]], end: float | None) -> bool:
-        """Has the worker said, before `end`, that there is nothing? It says that it has heard, and then delivers: behind
+        """Has the worker said, before `end`, that there is nothing? It says it has heard, and then delivers: behind
         its next answer that is over. What came meanwhile was for others, and may have been all that was asked for: then
         it has to be asked again. Who is the last one here asks for no more.
         """
