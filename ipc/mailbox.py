@@ -1,6 +1,6 @@
 """Control messages between processes: Unix datagrams, selectable, that outlive their senders.
 
-    DIR/mail/<role>     bound by the process of that role; removed with the node's shared memory
+    DIR/mail/<role>.sock     bound by the process of that role; removed with the node's shared memory
 
 The system bounds neither their number nor their bytes for a user, their names are nobody else's to take, and they go
 with the directory: none of that is true of POSIX message queues (docs/design/045-names.md).
@@ -37,6 +37,11 @@ MESSAGE_BYTES_MAX = 4096
 AHEAD_MAX = 64
 
 
+def name(role: str) -> str:
+    """The socket of a role, in the folder."""
+    return f"{role}.sock"
+
+
 class Mailbox:
     """One role's mailbox, made by its receiver."""
 
@@ -50,9 +55,9 @@ class Mailbox:
                 os.mkdir(directory / FOLDER, 0o700)
             with _opened(directory) as folder:
                 access.let_in(folder, access.directory_mode())  # members post, and change nothing in the folder
-                _remove(folder, role)
-                self._socket.bind(_place(folder, role))  # however long the path of the directory is
-                os.chmod(_place(folder, role), access.object_mode())  # its group is the folder's
+                _remove(folder, name(role))
+                self._socket.bind(_place(folder, name(role)))  # however long the path of the directory is
+                os.chmod(_place(folder, name(role)), access.object_mode())  # its group is the folder's
         except BaseException:
             self._socket.close()
             raise
@@ -91,7 +96,7 @@ def post(directory: Path | int, role: str, kind: str, priority: int = PRIORITY_O
         return False
     with contextlib.suppress(OSError), _opened(directory) as folder:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
-            sender.sendto(payload, _place(folder, role))
+            sender.sendto(payload, _place(folder, name(role)))
         return True
     return False
 
@@ -118,8 +123,8 @@ def _opened(directory: Path | int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _place(folder: int, role: str) -> str:
-    return f"/proc/self/fd/{folder}/{role}"
+def _place(folder: int, entry: str) -> str:
+    return f"/proc/self/fd/{folder}/{entry}"
 
 
 def _remove(folder: int, entry: str) -> None:

@@ -91,7 +91,7 @@ def test_messages_survive_their_sender(box: Mailbox, tmp_path: Path) -> None:
 def test_nonsense_is_dropped(box: Mailbox, tmp_path: Path, nonsense: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         for priority in (b"", b"\x00"):
-            sender.sendto(priority + nonsense, str(tmp_path / mailbox.FOLDER / "test"))
+            sender.sendto(priority + nonsense, str(tmp_path / mailbox.FOLDER / mailbox.name("test")))
     post(tmp_path, "test", "good")
     assert box.receive() == {"kind": "good"}
     assert box.receive() is None
@@ -113,12 +113,12 @@ def test_a_new_receiver_begins_empty(box: Mailbox, tmp_path: Path) -> None:
 
 def test_what_is_no_socket_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / mailbox.FOLDER).mkdir()
-    (tmp_path / mailbox.FOLDER / "test").write_text("somebody's")
+    (tmp_path / mailbox.FOLDER / mailbox.name("test")).write_text("somebody's")
     with pytest.raises(OSError, match="in use"):
         Mailbox(tmp_path, "test")
     mailbox.clear(tmp_path)
-    assert (tmp_path / mailbox.FOLDER / "test").read_text() == "somebody's"
-    (tmp_path / mailbox.FOLDER / "test").unlink()
+    assert (tmp_path / mailbox.FOLDER / mailbox.name("test")).read_text() == "somebody's"
+    (tmp_path / mailbox.FOLDER / mailbox.name("test")).unlink()
     Mailbox(tmp_path, "test").close()
     mailbox.clear(tmp_path)
     assert not (tmp_path / mailbox.FOLDER).exists()

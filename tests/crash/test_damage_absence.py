@@ -31,6 +31,7 @@ from support.long import LONG, in_part
 from support.real_node import RealNode
 from support.waiting import wait_until
 
+SOCKETS = shutil.ignore_patterns("*.sock")
 pytestmark = pytest.mark.crash
 
 SETTINGS = {"workers": 2, "file_bytes": 512 * 1024, "message_bytes_max": 100_000}
@@ -474,7 +475,7 @@ def copy(source: Path, target: Path, *parts: str) -> None:
     for part in parts:
         for path in source.glob(part):
             if path.is_dir():
-                shutil.copytree(path, target / path.name, dirs_exist_ok=True, copy_function=one)
+                shutil.copytree(path, target / path.name, dirs_exist_ok=True, copy_function=one, ignore=SOCKETS)
             elif not path.is_socket():
                 shutil.copy2(path, target / path.name)
 

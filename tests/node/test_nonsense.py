@@ -147,7 +147,7 @@ def test_mailboxes(node: RealNode) -> None:
     for role in ("supervisor", "store", "collector"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(20)
-            sender.connect(str(node.directory / mailbox.FOLDER / role))
+            sender.connect(str(node.directory / mailbox.FOLDER / mailbox.name(role)))
             messages = [request for request in REQUESTS if request]
             for kind in KINDS:
                 sensible: dict[str, Any] = {"kind": kind, "slot": slot.slot, "generation": slot.generation, "server": 0}

@@ -303,7 +303,7 @@ def all_shared(directory: Path) -> None:
         found = os.stat(name)
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (ALICE.uid, GROUP, 0o660), name
     for role in ("supervisor", "store", "collector"):
-        found = os.stat(directory / mailbox.FOLDER / role)
+        found = os.stat(directory / mailbox.FOLDER / mailbox.name(role))
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (ALICE.uid, GROUP, 0o660), role
     keys = NodeDirectory(directory).read().semaphore_keys
     semaphores = [item for item in system_v("sem") if int(item["key"]) in keys]
