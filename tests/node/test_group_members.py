@@ -1,5 +1,6 @@
 """Goal: a member of a node's group uses the node, and gets nothing of its owner's: no file of the owner outside of the
-directory is opened, written, removed or given a mode, whatever the member puts where (rule N21).
+directory is opened, written, removed or given a mode, whatever the member puts where, and no process, semaphore or
+segment of the owner ends, whatever he writes into the memory of the node (rule N21).
 
 Method: programs of two users, as root (support/users.py). Each attack is tried in a directory of now, where the member
 cannot even make the link, and in one as an older Warren left it, with 02770, in which the links lie ready. What the
@@ -9,15 +10,19 @@ owner has in his home is compared before and after.
 import contextlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sysv_ipc
 
 import warren
 from warren.engine.catalog.node_directory import NodeDirectory
+from warren.ipc import region
+from warren.workers.process.shared_objects import segments, semaphore_exists
 
 from support import users
 from support.real_node import RealNode
@@ -30,6 +35,15 @@ MEETING = ("doorbells", "large", "transactions")
 #: a name of a queue that a shell runs, if it comes so far
 NAME = "x'$(touch PWNED);`touch PWNED`\"; touch PWNED; (touch PWNED) > PWNED & touch PWNED | x"
 REFUSED = 2
+
+
+#: makes a private semaphore and a private segment, and prints key, number, number and the pid of their maker
+PRIVATE = """
+import os, sysv_ipc
+from warren.ipc import region
+semaphore = sysv_ipc.Semaphore(None, sysv_ipc.IPC_CREX, 0o600, 1)
+print(semaphore.key, semaphore.id, region.sysv_create(1 << 22).id, os.getpid())
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -347,4 +361,67 @@ def test_what_a_member_puts_where_members_make_something_is_passed_by(owner: Own
     users.warren(ALICE, "check", owner.directory)
     users.warren(ALICE, "check", owner.directory, "--repair")
     assert NodeDirectory(owner.directory).exists()
+    owner.unharmed()
+
+
+OVERWRITE = """
+import sys
+from warren.engine.catalog.node_directory import NodeDirectory
+from warren.ipc import region
+from warren.ipc.identity import Identity
+directory, pid, key, shmid, creator, size = sys.argv[1], *map(int, sys.argv[2:])
+superblock = NodeDirectory(directory).superblock()
+victim = Identity.of(pid)
+for server in range(superblock.servers_n):
+    superblock.server_set(server, "start_time", victim.start_time)
+    superblock.server_set(server, "pid", victim.pid)
+superblock.set_collector(victim.pid, victim.start_time)
+superblock.set_gateway(0, victim.pid, victim.start_time)
+for name in ("live_semaphore_key", "store_lock_key"):
+    superblock.set(name, key)
+superblock.set("client_base_bytes", superblock.get("client_base_bytes") + size - superblock.region_bytes())
+view = superblock.claim(Identity(creator, 1, victim.namespace), "bob")
+superblock.set_segment(view, shmid)
+print("written")
+"""
+
+
+def test_what_a_member_writes_into_shared_memory_ends_nothing_of_the_owner(owner: Owner) -> None:
+    """In the superblock stands a process of the owner in the place of every server, the key of a semaphore of hers, and
+    a client with a segment of hers. The supervisor is killed, a successor takes over, and the node is stopped.
+    """
+    with contextlib.ExitStack() as undo:
+        victim = undo.enter_context(subprocess.Popen([*users.prefix(ALICE), "sleep", "1000"]))
+        undo.callback(victim.kill)
+        comm = Path(f"/proc/{victim.pid}/comm")
+        wait_until(lambda: comm.read_text() == "sleep\n", 60, what="the owner's process")
+        _pid, code, said = users.python(ALICE, PRIVATE)
+        assert code == 0, said
+        key, semaphore, segment, creator = map(int, said.split())
+        undo.callback(sysv_ipc.remove_semaphore, semaphore)
+        undo.callback(region.sysv_remove, segment)
+        node = undo.enter_context(owner.node())
+        before = node.pids()
+        own = NodeDirectory(owner.directory).read().semaphore_keys
+        undo.callback(users.warren, ALICE, "stop", owner.directory)  # there is nothing to stop if all is well
+        os.kill(before["supervisor"], signal.SIGSTOP)  # it sees all that he writes at once
+        _pid, code, said = users.python(BOB, OVERWRITE, owner.directory, victim.pid, key, segment, creator, 1 << 22)
+        os.kill(before["supervisor"], signal.SIGCONT)
+        assert (code, said) == (0, "written\n")
+        with contextlib.closing(NodeDirectory(owner.directory).superblock()) as superblock:
+            wait_until(
+                lambda: creator not in {view.pid for view in superblock.slots()}, 60, what="the sweep of his slot"
+            )
+        assert segment in {item.id for item in segments()}, "a segment of the owner was removed"
+        node.kill("supervisor")
+        after = node.pids()
+        assert victim.pid not in after.values()
+        kept = before.keys() - {"supervisor"}
+        assert {role: after[role] for role in kept} == {role: before[role] for role in kept}, "found by their locks"
+        _pid, code, said = users.warren(ALICE, "stop", owner.directory)
+        assert code == 0, said
+        assert victim.poll() is None, "a process of the owner was signalled"
+        assert semaphore_exists(key), "a semaphore of the owner was removed"
+        assert segment in {item.id for item in segments()}, "a segment of the owner was removed"
+        assert not any(map(semaphore_exists, own)), "the node leaves its own semaphores behind"
     owner.unharmed()

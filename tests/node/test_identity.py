@@ -197,8 +197,8 @@ def remove_shared_memory(directory: Path) -> None:
         for view in superblock.slots():
             if view.shmid >= 0:
                 region.sysv_remove(view.shmid)
-        for name in remains.SEMAPHORES:
-            remove_semaphore(superblock.get(name))
+        for key in NodeDirectory(directory).read().semaphore_keys:
+            remove_semaphore(key)
     finally:
         superblock.close()
     for name in region.posix_names(names.node_prefix(shared_id)):

@@ -310,6 +310,11 @@ class Attachment:
 
     def _raise_live_count(self) -> None:
         key = self.superblock.get("live_semaphore_key")
+        if self.superblock.owner[1] != ALONE:  # members of the group write the superblock, but not node.json
+            node = self.directory.read()
+            if node.shared_id != self.superblock.shared_id:
+                raise NodeNotRunning("the node is ending: another one was started for its directory")
+            key = node.semaphore_keys[0]
         if key:
             try:
                 semaphore = sysv_ipc.Semaphore(key)

@@ -5,7 +5,8 @@ Invariants
   after writing the pid. So a supervisor that is killed at any point leaves only servers that its successor finds
   there, or children that leave at once (the gate closes with its death). Never two servers for one role.
   A child holds nothing of the supervisor: no lock, socket, mailbox or pidfd of another process.
-  A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid.
+  A process is signalled through its pidfd only, so a signal never hits a stranger with the same pid; one that was not
+  forked here only after the kernel has said that it is a server of this node (workers/process/tie.py, open_server).
 Back-off: at once, then 0.1, 0.2, 0.4 … 5 s after each death within 60 s; at the tenth the role has failed (but for
 those of collector and gateways, without which the node runs: they are tried again every 5 s). The node goes on without
 a failed queue worker as long as there is another one, and ends with the store server. It ends with a worker that found
@@ -38,6 +39,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.node import forked
 from warren.workers.process import lack, logs
 from warren.workers.process.exit_codes import EXIT_CATALOG_CUT, EXIT_DO_NOT_RESTART
+from warren.workers.process.tie import lock_holder, open_server
 
 DEATHS_MAX = 10
 DEATHS_WINDOW_S = 60.0
@@ -181,11 +183,12 @@ def make_roles(
     ]
 
 
-def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> None:
+def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inherited: Callable[[Role], None]) -> None:
     """Fork a server. On return its pid is in the superblock and `role.pidfd` open. Raises OSError when the system has
     no room.
 
-    `close_inherited` runs in the child and closes what is the supervisor's.
+    `close_inherited` runs in the child, closes what is the supervisor's, and enters the data directory: a successor
+    knows the server by that and its name, both before the gate.
     """
     gate_read, gate_write = os.pipe()
 
@@ -220,12 +223,17 @@ def start(role: Role, superblock: Superblock, supervisor_pidfd: int, close_inher
             os.close(gate_write)
 
 
-def adopt(role: Role, superblock: Superblock) -> bool:
-    """Take over a server that a dead supervisor left, if it is alive."""
+def adopt(role: Role, superblock: Superblock, directory: Path) -> bool:
+    """Take over a server that a dead supervisor left, if it is alive, and the kernel says that it is one."""
     identity = role.recorded(superblock)
-    pidfd = identity.open_pidfd() if identity.pid else None
-    if pidfd is None:
-        return False
+    pidfd = open_server(identity, role.name, directory)
+    if pidfd is None:  # a member of the node's group may have written another one over it
+        holder = lock_holder(role.name, directory)
+        pidfd = open_server(holder, role.name, directory) if holder is not None else None
+        if holder is None or pidfd is None:
+            return False
+        identity = holder
+        role.record(superblock, holder.pid, holder.start_time)
     role.identity, role.pidfd, role.adopted = identity, pidfd, True
     return True
 
@@ -278,10 +286,10 @@ def send(role: Role, number: signal.Signals) -> None:
             signal.pidfd_send_signal(role.pidfd, number)
 
 
-def _be_child(role: Role, gate: int, supervisor_pidfd: int, close_inherited: Callable[[], None]) -> int:
+def _be_child(role: Role, gate: int, supervisor_pidfd: int, close_inherited: Callable[[Role], None]) -> int:
     """Everything that a server does, after the fork; returns its exit code."""
     try:
-        close_inherited()
+        close_inherited(role)
         logs.begin(role.name, role.log, role.settings, streams=True)
         faulthandler.enable()  # a crash in C leaves the Python lines it came from in the log
         _name_process(f"warren-{role.name}")

@@ -148,7 +148,8 @@ class ClientsWatch:
             self._claimed.pop(view.slot, None)
             if view.shmid < 0:
                 # Now: when the slot is free, nobody knows of a segment that was made and not recorded.
-                remove_unrecorded(view.pid, self._superblock.region_bytes(view.delivery_slots), _began(found))
+                size = self._superblock.region_bytes(view.delivery_slots)
+                remove_unrecorded(view.pid, size, _began(found), self._superblock.owner[1])
             self._free(view)
 
     def _watch(self, view: SlotView) -> None:
@@ -194,7 +195,8 @@ class ClientsWatch:
 
     def _free(self, view: SlotView) -> None:
         """Remove the segment of a client that is gone, and free its slot."""
-        if view.shmid >= 0 and belongs(view, self._superblock.region_bytes(view.delivery_slots)):
+        size = self._superblock.region_bytes(view.delivery_slots)
+        if view.shmid >= 0 and belongs(view, size, self._superblock.owner[1]):
             region.sysv_remove(view.shmid)
         self._freed(view)
         if self._superblock.give_back(view):

@@ -286,7 +286,7 @@ class Supervisor:
             self._say,
         )
         for role in self._roles:
-            if found is not None and children.adopt(role, superblock):
+            if found is not None and children.adopt(role, superblock, self._tie.directory):
                 self._upkeep.watch(role)
         if self._catalog.topics or topic_role.running:
             topics.want()
@@ -437,13 +437,15 @@ class Supervisor:
     def _node_pids(self) -> list[int]:
         return [os.getpid(), *self._upkeep.pids()]
 
-    def _close_in_child(self) -> None:
+    def _close_in_child(self, role: children.Role) -> None:
         """In a child, right after the fork: close what is the supervisor's. Nothing is unregistered: the epoll set is
-        shared.
+        shared. A server works in the data directory from now on.
         """
         self.options.close_in_child()
         self.directory.forget_lock()
         if self._tie is not None:
+            if role.kind != gateway_roles.GATEWAY:
+                self._tie.enter()
             self._tie.close()
         self._selector.close()
         if self._control is not None:

@@ -40,7 +40,7 @@ class Upkeep:
         *,
         own_pidfd: int,
         load: Callable[[], object],
-        close_in_child: Callable[[], None],
+        close_in_child: Callable[[Role], None],
         scan: Callable[[], None],
         alarms: Callable[[], None],
         say: Say,

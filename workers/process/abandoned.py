@@ -131,9 +131,10 @@ def _node(shared_id: int, regions: list[str], dry_run: bool) -> Left | None:
         size = sum(map(region.posix_bytes, regions))
         if descriptor < 0:
             return Left(shared_id, "", len(regions), 0, size, why)
-        if os.fstat(descriptor).st_size < SUPERBLOCK_BYTES:  # whoever made it was killed then
+        found = os.fstat(descriptor)
+        if found.st_size < SUPERBLOCK_BYTES:  # whoever made it was killed then
             return _removed(Left(shared_id, "", len(regions), 0, size), dry_run)
-        memory = Region(mmap.mmap(descriptor, SUPERBLOCK_BYTES), SUPERBLOCK_BYTES, superblock, -1)
+        memory = Region(mmap.mmap(descriptor, SUPERBLOCK_BYTES), SUPERBLOCK_BYTES, superblock, -1, found)
         try:
             return _with_superblock(Superblock(memory, shared_id), len(regions), size, dry_run)
         finally:
@@ -154,7 +155,7 @@ def _with_superblock(superblock: Superblock, regions: int, size: int, dry_run: b
     found = [mine[view.shmid] for view in superblock.slots() if view.shmid in mine]
     left = Left(superblock.shared_id, superblock.directory, regions, len(found), size + sum(found))
     if not dry_run:
-        remains.remove_system_v(superblock)
+        remains.remove_system_v(superblock, remains.abandoned_keys(superblock))
     return _removed(left, dry_run)
 
 
@@ -220,7 +221,7 @@ def end_earlier(directory: NodeDirectory, say: Say) -> None:
             if _was_here(superblock, directory) and superblock.state != STOPPED and not _lives(superblock):
                 say(f"the node that was at {directory.path} before was killed: its clients attach to this one", WARNING)
                 superblock.set_state(STOPPED)
-                remains.remove_system_v(superblock)
+                remains.remove_system_v(superblock, remains.abandoned_keys(superblock))
                 remains.remove_regions(shared_id, say)
         finally:
             superblock.close()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
 from logging import WARNING
+from pathlib import Path
 
 import posix_ipc
 
@@ -21,7 +23,7 @@ from warren.ipc import access, doorbells, mailbox, names, region
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.process.shared_objects import belongs, remove_semaphore, remove_unrecorded
-from warren.workers.process.tie import SEMAPHORES, Tie
+from warren.workers.process.tie import SEMAPHORES, Tie, open_server
 
 _say = Voice()
 OLDER_MAILBOXES = ("supervisor", "store", "collector")
@@ -38,9 +40,10 @@ def remove(
     """
     keys: set[int] = set()
     if superblock is not None:
-        end_collector(superblock)
+        end_collector(superblock, directory.itself)
         remove_segments(superblock)
-        keys |= {superblock.get(name) for name in SEMAPHORES}
+        if node.shared_id == superblock.shared_id:
+            keys |= set(node.semaphore_keys)
     with contextlib.suppress(Error):  # the path leads nowhere any more
         keys |= set(directory.own_semaphores(node))
     for key in keys - {0}:
@@ -70,28 +73,46 @@ def remove_lost(superblock: Superblock, tie: Tie) -> None:
         if identity.pid not in (0, me) and not down and identity.alive():
             return
     if superblock.collector.pid != me:
-        end_collector(superblock)
-    remove_system_v(superblock)
+        end_collector(superblock, tie.directory)
+    remove_system_v(superblock, tie.semaphores)
     if tie.lock():  # else they are a later node's
         mailbox.clear(tie.directory)
     remove_regions(superblock.shared_id, _say)
     superblock.set_state(CONSTANTS["NODE_STOPPED"])
 
 
-def remove_system_v(superblock: Superblock) -> None:
+def remove_system_v(superblock: Superblock, keys: Iterable[int]) -> None:
     """Segments of clients and semaphores of a node of which no process lives."""
     remove_segments(superblock)
-    for name in SEMAPHORES:
-        remove_semaphore(superblock.get(name))
+    for key in keys:
+        if key:
+            remove_semaphore(key)
+
+
+def abandoned_keys(superblock: Superblock) -> tuple[int, ...]:
+    """Keys of the semaphores of a node whose directory may be gone: those in its superblock when its owner alone could
+    write it, else those in the node.json that it leads to, if that is the owner's and of this very node. Without one
+    both stay: what members may have written removes nothing.
+    """
+    if superblock.owner == (os.geteuid(), access.ALONE):
+        return tuple(map(superblock.get, SEMAPHORES))
+    try:
+        directory = NodeDirectory(superblock.directory)
+        node = directory.read()
+        if os.stat(directory.path).st_uid == os.geteuid() and node.shared_id == superblock.shared_id:
+            return node.semaphore_keys
+    except (Error, OSError, ValueError):  # there is no such directory any more
+        pass
+    return ()
 
 
 def remove_segments(superblock: Superblock) -> None:
     for view in superblock.slots():
         size = superblock.region_bytes(view.delivery_slots)
-        if view.shmid >= 0 and belongs(view, size):
+        if view.shmid >= 0 and belongs(view, size, superblock.owner[1]):
             region.sysv_remove(view.shmid)
         elif not view.identity.alive():
-            remove_unrecorded(view.pid, size)
+            remove_unrecorded(view.pid, size, group=superblock.owner[1])
 
 
 def remove_older_mailboxes(shared_id: int) -> None:
@@ -119,10 +140,10 @@ def remove_regions(shared_id: int, say: Say) -> None:
         )
 
 
-def end_collector(superblock: Superblock) -> None:
+def end_collector(superblock: Superblock, directory: Path) -> None:
     """One that outlived everybody else would notice within a second that its node is gone; it has nothing to finish."""
     try:
-        pidfd = superblock.collector.open_pidfd() if superblock.get("collector_pid") else None
+        pidfd = open_server(superblock.collector, "collector", directory)
     except OSError:  # no descriptor for it: it ends by itself
         return
     if pidfd is not None:

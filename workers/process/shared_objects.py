@@ -29,6 +29,8 @@ class Segment:
     creator: int
     attached: int
     uid: int
+    gid: int
+    mode: int
     changed: int  #: when it was made, or its owner or mode changed; seconds since 1970
 
 
@@ -39,17 +41,33 @@ def segments() -> list[Segment]:
             header, *rows = (line.split() for line in file)
     except FileNotFoundError:
         return []
-    at = [header.index(name) for name in ("shmid", "size", "cpid", "nattch", "uid", "ctime")]
-    return [Segment(*(int(row[column]) for column in at)) for row in rows]
+    at = [header.index(name) for name in ("shmid", "size", "cpid", "nattch", "uid", "gid", "perms", "ctime")]
+    return [
+        Segment(id, size, creator, attached, uid, gid, int(str(mode), 8), changed)
+        for id, size, creator, attached, uid, gid, mode, changed in (
+            [int(row[column]) for column in at] for row in rows
+        )
+    ]
 
 
-def belongs(view: SlotView, size: int) -> bool:
+def _of_node(item: Segment, group: int) -> bool:
+    """Whether a segment can be a client's of a node with this group. Members of it write the slots and the sizes: they
+    may name one of the owner's, which is no client's unless the group may write it.
+    """
+    shared = (item.gid, item.mode & 0o777) == (group, 0o660)
+    return item.uid == os.geteuid() and (group == access.ALONE or shared)
+
+
+def belongs(view: SlotView, size: int, group: int = access.ALONE) -> bool:
     """True when the segment that a slot names is that client's: its creator and size fit, or it carries its client
-    epoch.
+    epoch. `group`: of its node.
     """
     for item in segments():
-        if item.id == view.shmid and (item.creator, item.size, item.uid) == (view.pid, size, os.geteuid()):
-            return True
+        if item.id == view.shmid:
+            if not _of_node(item, group):
+                return False
+            if (item.creator, item.size) == (view.pid, size):
+                return True
     try:
         found = region.sysv_attach(view.shmid, read_only=True)
     except region.RegionError:
@@ -63,7 +81,7 @@ def belongs(view: SlotView, size: int) -> bool:
         found.close()
 
 
-def remove_unrecorded(pid: int, size: int, before: float = math.inf) -> int:
+def remove_unrecorded(pid: int, size: int, before: float = math.inf, group: int = access.ALONE) -> int:
     """Remove segments of `size` bytes made by a dead process and attached by nobody; returns how many.
 
     `before`: when another process began that has the pid now (seconds since 1970); what may be its own stays.
@@ -73,7 +91,7 @@ def remove_unrecorded(pid: int, size: int, before: float = math.inf) -> int:
     removed = 0
     deadline = time.monotonic() + UNMAPPING_S
     while True:
-        made = [item for item in segments() if (item.creator, item.size, item.uid) == (pid, size, os.geteuid())]
+        made = [item for item in segments() if (item.creator, item.size) == (pid, size) and _of_node(item, group)]
         made = [item for item in made if item.changed + 1 < before]
         removed += sum(region.sysv_remove(item.id) for item in made if not item.attached)
         if not any(item.attached for item in made) or time.monotonic() > deadline:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import sys
 import time
@@ -44,7 +45,8 @@ from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import STORES, TOPICS, store_folder
 from warren.engine.saying import Say, command
-from warren.ipc.identity import Namespaces
+from warren.ipc import access
+from warren.ipc.identity import Identity, Namespaces, pidfd_dead
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
 from warren.ipc.region import SHM_DIRECTORY
 from warren.ipc.superblock import Superblock
@@ -58,10 +60,13 @@ GONE_S = 3.0  #: a supervisor sees earlier that a folder is gone
 REMOVED, MOVED = CONSTANTS["ENDING_REMOVED"], CONSTANTS["ENDING_MOVED"]
 TAKEN_OVER, SHARED_MEMORY = CONSTANTS["ENDING_TAKEN_OVER"], CONSTANTS["ENDING_SHARED_MEMORY"]
 DRAINING = CONSTANTS["NODE_DRAINING"]
-#: fields of the superblock with keys of System V semaphores
-SEMAPHORES = ("live_semaphore_key", "store_lock_key")
 #: folders that the store server and the collector own; a queue worker owns queues_of(worker)
 STORE, COLLECTOR = STORES, str(store_folder(Path(), SERVER_STORE_PERSISTENT))
+#: fields of the superblock with keys of System V semaphores: live clients, store lock
+SEMAPHORES = ("live_semaphore_key", "store_lock_key")
+COMM_BYTES = 15  #: the kernel cuts the name of a process there
+
+log = logging.getLogger("warren.node")
 
 
 def workers_there(directory: Path) -> list[int]:
@@ -143,7 +148,7 @@ class Tie:
         self._taken: list[int] = []
         self._folders: dict[str, tuple[int, int] | None] = {}
         self._node = (0, 0)
-        self._semaphores = [key for name in SEMAPHORES if (key := superblock.get(name))]
+        self.semaphores = self._keys()  #: of this node, live clients first; members write none of them
         self._look_at = 0.0
 
     @property
@@ -307,7 +312,7 @@ class Tie:
         block = self._superblock
         if any(block.server_get(server, "error") == errno.ESTALE for server in range(block.servers_n)):
             return REMOVED
-        if not self._superblock.named or not all(map(semaphore_exists, self._semaphores)):
+        if not self._superblock.named or not all(map(semaphore_exists, self.semaphores)):
             return SHARED_MEMORY
         return 0
 
@@ -320,14 +325,8 @@ class Tie:
         seen = found.st_ino, found.st_mtime_ns
         if seen == self._node:
             return 0
-        descriptor = data_files.open(NODE, os.O_RDONLY, folder=self._descriptor)
-        try:
-            content = os.read(descriptor, 1 << 20)
-        finally:
-            os.close(descriptor)
-        try:
-            node = msgspec.json.decode(content, type=NodeFile)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        node = self._read_node()
+        if node is None:
             return 0  # somebody edits it; the next start says so
         block = self._superblock
         if (node.node_id, node.node_epoch, node.shared_id) != (
@@ -338,6 +337,30 @@ class Tie:
             return TAKEN_OVER
         self._node = seen
         return 0
+
+    def _read_node(self) -> NodeFile | None:
+        """None: it does not make sense. Raises OSError."""
+        descriptor = data_files.open(NODE, os.O_RDONLY, folder=self._descriptor)
+        try:
+            content = os.read(descriptor, 1 << 20)
+        finally:
+            os.close(descriptor)
+        try:
+            return msgspec.json.decode(content, type=NodeFile)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def _keys(self) -> tuple[int, ...]:
+        block = self._superblock
+        if block.owner[1] == access.ALONE:  # nobody else could write it
+            return tuple(key for name in SEMAPHORES if (key := block.get(name)))
+        try:
+            node = self._read_node()
+        except OSError:  # it has gone, and with it this node
+            return ()
+        if node is None or node.superblock_at(self._place) != block.shared_id:
+            return ()
+        return tuple(key for key in node.semaphore_keys if key)
 
 
 @contextlib.contextmanager
@@ -388,6 +411,86 @@ def end(superblock: Superblock, ending: int) -> None:
     if superblock.state < DRAINING:
         superblock.set_state(DRAINING)
     superblock.ring_all()
+
+
+def open_server(identity: Identity, name: str, directory: Path) -> int | None:
+    """A pidfd (the caller closes it) of the server of this name (a role: store, worker-0, amqp-1 …) of the node of this
+    directory; None: there is none. Raises OSError when there is no descriptor for it.
+
+    Members of the node's group write the superblock in which `identity` stands. So the kernel decides: a process is
+    that server only when it runs as the users of this one, and has the lock of the folder that its role owns, or its
+    name and its working directory, before it has the lock. A gateway has its command line.
+    """
+    pidfd = identity.open_pidfd() if identity.pid else None
+    if pidfd is None:
+        return None
+    # what was read is of this very process if it still lives afterwards
+    if _serves(identity.pid, name, directory) and not pidfd_dead(pidfd):
+        return pidfd
+    if not pidfd_dead(pidfd):
+        log.warning(
+            "the shared memory says that process %d is %s, which it is not: it is left alone, and %s is taken for dead",
+            identity.pid, name, name,
+        )  # fmt: skip
+    os.close(pidfd)
+    return None
+
+
+def _serves(pid: int, name: str, directory: Path) -> bool:
+    try:
+        status = _data_of(pid, "status")
+        users = next(line.split()[1:] for line in status.splitlines() if line.startswith(b"Uid:"))
+        if [int(user) for user in users] != [*os.getresuid(), os.geteuid()]:
+            return False
+        place = _place_at(directory)
+        if name.startswith("amqp-"):
+            *_command, module, path, index = [b"", b"", *_data_of(pid, "cmdline").split(b"\0")[:-1]]
+            ours = (module, index) == (b"warren.workers.amqp", name.removeprefix("amqp-").encode())
+            return ours and _place_at(os.fsdecode(path)) == place
+        if _has_lock(pid, directory / _folder_of(name)):
+            return True
+        named = _data_of(pid, "comm").rstrip(b"\n") == f"warren-{name}".encode()[:COMM_BYTES]
+        return named and _place_at(f"/proc/{pid}/cwd") == place
+    except (OSError, ValueError):  # it has ended, or its files in /proc cannot be read
+        return False
+
+
+def lock_holder(name: str, directory: Path) -> Identity | None:
+    """The process that has the lock of the folder of this role, as far as it can be seen; a gateway has none."""
+    try:
+        return Identity.of(lock_owner(os.stat(directory / _folder_of(name), follow_symlinks=False)))
+    except OSError:
+        return None
+
+
+def _folder_of(name: str) -> str:
+    """Which folder a role owns."""
+    return {"store": STORE, "collector": COLLECTOR, TOPICS: TOPICS}.get(name, f"queues/{name}")
+
+
+def _data_of(pid: int, name: str) -> bytes:
+    """A file about a process in /proc, which the kernel writes. Raises OSError."""
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+
+
+def _place_at(path: Path | str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def _has_lock(pid: int, folder: Path) -> bool:
+    try:
+        descriptor = data_files.open_folder(folder)
+    except OSError:  # it is not made yet
+        return False
+    try:
+        device, inode = place_of(descriptor)
+    finally:
+        os.close(descriptor)
+    wanted = ["FLOCK", str(pid), f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"]
+    with open("/proc/locks") as file:
+        return any([words[1], words[4], words[5]] == wanted for words in map(str.split, file) if len(words) == 8)
 
 
 def lock_owner(found: os.stat_result) -> int:

@@ -33,7 +33,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.process import logs, remains
 from warren.workers.process.exit_codes import EXIT_DO_NOT_RESTART
 from warren.workers.process.launch import Succession
-from warren.workers.process.tie import COLLECTOR, STORE, Tie, described, end
+from warren.workers.process.tie import COLLECTOR, SEMAPHORES, STORE, Tie, described, end
 
 STORES = (SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT)
 LOCK_WAIT_S = 10.0
@@ -58,7 +58,9 @@ def _run(directory: Path, superblock: Superblock, tie: Tie, settings: Settings, 
     needed = COLLECTOR if superblock.server_get(SERVER_STORE_PERSISTENT, "epoch") else ""
     if not tie.take(STORE, say, needed):
         return 0  # the node ends, and nothing was begun
-    lock = _take_lock(superblock.get("store_lock_key"))
+    if len(tie.semaphores) != len(SEMAPHORES):
+        raise StoreError("node.json does not name the store lock of this node: stop the node, and start it again")
+    lock = _take_lock(tie.semaphores[1])
     if lock is None:
         say(f"another store server of this node still runs after {LOCK_WAIT_S:g} s", ERROR)
         return 1
