@@ -221,7 +221,7 @@ def test_a_member_uses_all_that_he_is_promised(owner: Owner) -> None:
     _pid, code, said = users.warren(ALICE, "check", owner.directory)
     assert code == 0, said
     with owner.node():
-        _pid, code, said = users.warren(ALICE, "queue", "purge", owner.directory, "work")
+        _pid, code, said = users.warren(ALICE, "queue", "purge", owner.directory, "work", "--yes")
         assert code == 0, said
         wait_until(lambda: not list(owner.directory.glob("queues/*/large/*")), 60, what="the removal of his file")
     owner.unharmed()
