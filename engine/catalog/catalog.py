@@ -32,12 +32,15 @@ import msgspec
 from warren.engine.catalog import group_topics, topics
 from warren.engine.catalog.arguments import PRIORITY_MAX_BEFORE, ZERO_COUNTS, QueueArguments
 from warren.engine.catalog.exchanges import (
+    BINDINGS_MAX,
     DEFAULT_EXCHANGES,
     EXCHANGE_TYPES,
+    EXCHANGES_MAX,
     NEWER_EXCHANGES,
     RESERVED_PREFIX,
     ExchangeBinding,
     ExchangeDeclaration,
+    check_new,
     checked_opaque,
     compared,
     conditions_of,
@@ -553,6 +556,7 @@ class Catalog:
                 f"it, so only a program can: "
                 f"leave out the argument exclusive{in_a_program('node.queue(…, exclusive=True)')}"
             )
+        check_new(f"queue {quoted(name)}: what origin names", said)
         worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
         owner = client if policy.exclusive else 0
         made = self._add_queue(name, durable, worker, arguments=given, owner=owner, origin=said)
@@ -651,7 +655,7 @@ class Catalog:
         """Declare an exchange, or find the same one. `alternate`: where what it cannot route goes; it need not exist.
         The rest: engine/catalog/exchanges.py.
 
-        Raises InvalidName, UsageError (type, arguments), DeclarationMismatch.
+        Raises InvalidName, UsageError (type, arguments), DeclarationMismatch, LimitError.
         """
         found = self.exchanges.get(name)
         if found is None or found.name:
@@ -674,6 +678,12 @@ class Catalog:
         if name.startswith(RESERVED_PREFIX):
             raise UsageError(
                 f"exchange {quoted(name)}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
+            )
+        check_new(f"exchange {quoted(name)}: arguments", given)
+        check_new(f"exchange {quoted(name)}: what origin names", said)
+        if len(self.exchanges) >= EXCHANGES_MAX:
+            raise LimitError(
+                f"exchange {quoted(name)}: the node has {EXCHANGES_MAX} exchanges, which is the most: delete some"
             )
         self._put_exchange(declaration)
         self.version += 1
@@ -717,10 +727,11 @@ class Catalog:
     ) -> Binding:
         """Bind a queue to an exchange, or find the same binding. `arguments` are for a headers exchange.
 
-        Raises QueueNotFound, ExchangeNotFound, ResourceLocked, UsageError.
+        Raises QueueNotFound, ExchangeNotFound, ResourceLocked, UsageError, LimitError.
         """
         binding = self._binding(queue, exchange, routing_key, arguments, client)
         if binding not in self.bindings:
+            self._check_binding(binding)
             self._put_binding(binding)
             self.version += 1
         return binding
@@ -759,10 +770,11 @@ class Catalog:
     ) -> ExchangeBinding:
         """Send what is published to an exchange `source` and matches to another one, too; or find the same binding.
 
-        Raises ExchangeNotFound, UsageError (the default exchange; arguments).
+        Raises ExchangeNotFound, UsageError (the default exchange; arguments), LimitError.
         """
         binding = self._exchange_binding(destination, source, routing_key, arguments)
         if binding not in self.exchange_bindings:
+            self._check_binding(binding)
             self._put_exchange_binding(binding)
             self.version += 1
         return binding
@@ -828,6 +840,7 @@ class Catalog:
                 )
             return found
         topics.check_compacted(wanted)
+        check_new(f"topic {quoted(name)}: what origin names", said)
         return self._add_topic(msgspec.structs.replace(wanted, origin=said or msgspec.UNSET))
 
     def _add_topic(self, wanted: TopicDeclaration) -> TopicDeclaration:
@@ -909,7 +922,7 @@ class Catalog:
         """Bind a topic to an exchange, or find the same binding. `key`, `tag`: what of a message becomes the key and
         the tag of its record.
 
-        Raises TopicNotFound, ExchangeNotFound, UsageError, DeclarationMismatch (it is bound with others).
+        Raises TopicNotFound, ExchangeNotFound, UsageError, DeclarationMismatch (it is bound with others), LimitError.
         """
         wanted = msgspec.structs.replace(
             self._topic_binding(topic, exchange, routing_key, arguments),
@@ -922,6 +935,7 @@ class Catalog:
                 raise UsageError(
                     f"topic {quoted(topic)} is compacted: each of its messages needs a key: say what becomes it"
                 )
+            self._check_binding(wanted)
             self._put_topic_binding(wanted)
             self.version += 1
             return wanted
@@ -1170,6 +1184,15 @@ class Catalog:
     ) -> Binding:
         self.check_owner(self.queue(queue), client)
         return Binding(exchange, queue, routing_key, self._bindable(exchange, routing_key, arguments))
+
+    def _check_binding(self, binding: Binding | TopicBinding | ExchangeBinding) -> None:
+        """Whether there is room for a new one. Raises UsageError, LimitError."""
+        check_new("binding arguments", binding.conditions)
+        if len(self.bindings) + len(self.topic_bindings) + len(self.exchange_bindings) >= BINDINGS_MAX:
+            raise LimitError(
+                f"exchange {quoted(binding.exchange)}: the node has {BINDINGS_MAX} bindings, which is the most: "
+                "remove some"
+            )
 
     def _topic_binding(
         self, topic: str, exchange: str, routing_key: str, arguments: dict[str, Any] | None

@@ -29,8 +29,10 @@ from warren.engine.saying import quoted, shown
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
-#: of arguments and origins, as JSON
-ARGUMENTS_BYTES_MAX = 65536
+#: of arguments and origins, as JSON; what exists may have more, as older versions kept it
+ARGUMENTS_BYTES_MAX, ARGUMENTS_BYTES_BEFORE = 4096, 65536
+#: of a node: every process of it has them all
+EXCHANGES_MAX, BINDINGS_MAX = 65536, 1 << 20
 
 
 class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -91,16 +93,25 @@ NEWER_EXCHANGES = frozenset(item.name for item in NEWER)
 
 
 def checked_opaque(what: str, given: object) -> dict[str, Any]:
-    """Arguments that nobody but who gave them understands, a copy; none for None. Raises UsageError for what cannot be
-    kept.
+    """Arguments that nobody but who gave them understands, a copy; none for None. Raises UsageError for what cannot
+    have been kept; `check_new` is for what comes.
     """
     if given is not None and not isinstance(given, Mapping):
         raise UsageError(f"{what} must be a mapping, not {type(given).__name__}")
     found: dict[str, Any] = {_name(what, name): _kept(what, name, value, 0) for name, value in (given or {}).items()}
-    size = len(_written(what, found)) if found else 0
-    if size > ARGUMENTS_BYTES_MAX:
-        raise UsageError(f"{what} have {size} bytes together: at most {ARGUMENTS_BYTES_MAX} are kept")
+    _check_size(what, len(_written(what, found)) if found else 0, ARGUMENTS_BYTES_BEFORE)
     return found
+
+
+def check_new(what: str, arguments: dict[str, Any] | str) -> None:
+    """Raises UsageError for arguments, or conditions, that are more than is kept of something new."""
+    written = arguments.encode() if isinstance(arguments, str) else _written(what, arguments) if arguments else b""
+    _check_size(what, len(written), ARGUMENTS_BYTES_MAX)
+
+
+def _check_size(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise UsageError(f"{what} have {size} bytes together: at most {ARGUMENTS_BYTES_MAX} are kept")
 
 
 def checked_conditions(arguments: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.engine.catalog import exchanges
 from warren.engine.catalog.catalog import FILE_NAME, QUEUES_PER_WORKER_MAX, Binding, Catalog
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.engine.errors import (
@@ -379,6 +380,78 @@ def test_binding_arguments_are_compared_with_headers_or_opaque() -> None:
             catalog.bind("q", "amq.direct", "k", wrong)
     assert catalog.unbind("q", "amq.headers", arguments={"b": 1, "a": "x", "x-match": "any"})
     assert not catalog.unbind("q", "amq.headers", arguments={"b": 1, "a": "x"})
+
+
+def test_arguments_of_something_new_are_small_and_those_of_a_catalog_may_be_larger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that an older version kept load, are found by a declaration, and go."""
+    large: dict[str, object] = {"a": "x" * 4096}
+    small = {"a": "x" * (4096 - len('{"a":""}'))}
+    with monkeypatch.context() as before:
+        before.setattr(exchanges, "ARGUMENTS_BYTES_MAX", 65536)
+        older = _with_arguments(Catalog(), "old", large)
+    catalog = Catalog.decode(older.encode(), Path("x"))
+    assert same(_with_arguments(catalog.copy(), "old", large), catalog)
+    _with_arguments(catalog, "new", small)
+    known = catalog.copy()
+    for declare in (
+        lambda: catalog.declare_exchange("e", arguments=large),
+        lambda: catalog.declare_exchange("e", origin=large),
+        lambda: catalog.declare_queue("q", workers_n=1, origin=large),
+        lambda: catalog.declare_topic("t", origin=large),
+        lambda: catalog.bind("old", "amq.direct", "other", large),
+        lambda: catalog.bind("old", "amq.headers", "other", large),
+        lambda: catalog.bind_exchange("amq.fanout", "amq.direct", "other", large),
+        lambda: catalog.bind_topic("old", "amq.direct", "other", large),
+    ):
+        with pytest.raises(UsageError, match="have 4104 bytes together: at most 4096 are kept"):
+            declare()
+    assert same(catalog, known)
+    assert catalog.unbind("old", "amq.direct", "k", large)
+    assert catalog.unbind_exchange("old", "amq.direct", "k", large)
+    assert catalog.unbind_topic("old", "amq.direct", "k", large)
+
+
+def _with_arguments(catalog: Catalog, name: str, arguments: dict[str, object]) -> Catalog:
+    """One of all that takes arguments."""
+    catalog.declare_exchange(name, arguments=arguments, origin=arguments)
+    catalog.declare_queue(name, workers_n=1, origin=arguments)
+    catalog.declare_topic(name, origin=arguments)
+    catalog.bind(name, "amq.direct", "k", arguments)
+    catalog.bind(name, "amq.headers", "k", arguments)
+    catalog.bind_exchange(name, "amq.direct", "k", arguments)
+    catalog.bind_topic(name, "amq.direct", "k", arguments)
+    return catalog
+
+
+def test_exchanges_and_bindings_of_a_node_have_limits_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog()
+    catalog.declare_queue("q", workers_n=1)
+    catalog.declare_topic("t")
+    monkeypatch.setattr("warren.engine.catalog.catalog.EXCHANGES_MAX", len(catalog.exchanges) + 2)
+    monkeypatch.setattr("warren.engine.catalog.catalog.BINDINGS_MAX", 3)
+    catalog.declare_exchange("one")
+    catalog.declare_exchange("two")
+    catalog.bind("q", "one")
+    catalog.bind_topic("t", "one")
+    catalog.bind_exchange("two", "one")
+    full = catalog.copy()
+    with pytest.raises(LimitError, match="exchange 'three': the node has 9 exchanges, which is the most"):
+        catalog.declare_exchange("three")
+    for bind in (
+        lambda: catalog.bind("q", "two"),
+        lambda: catalog.bind_topic("t", "two"),
+        lambda: catalog.bind_exchange("one", "two"),
+    ):
+        with pytest.raises(LimitError, match="exchange 'two': the node has 3 bindings, which is the most"):
+            bind()
+    catalog.declare_exchange("two")
+    catalog.bind("q", "one")
+    assert same(catalog, full), "what is there is found"
+    catalog.delete_exchange("one")
+    catalog.declare_exchange("three")
+    catalog.bind("q", "three")
 
 
 def test_a_file_of_the_first_version_loads() -> None:
