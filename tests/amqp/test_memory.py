@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from warren.workers.amqp.backlog import WAITS_MAX
+from warren.workers.amqp.backlog import CHANNEL, WAITS_MAX
 from warren.workers.amqp.heartbeat import SILENT_HALVES
 
 from amqp_diff.wire import BODY, Lane, Wire, frame, header, method
+from support.files import contents
 from support.gateway_node import GatewayNode
 from support.real_node import frozen
 from support.two_gateways import gateway_pid
@@ -238,6 +239,36 @@ def test_consumers_are_refused_at_the_bound_until_others_have_gone(node: Gateway
     lane.call("queue.delete", queue="stream")
 
 
+def test_idle_channels_are_refused_at_the_bound_until_others_have_gone(node: GatewayNode) -> None:
+    """Three connections have as many as there may be, one with few is still served; those that end count no more."""
+    each = 16 * MIB // CHANNEL // 3
+    for _life in range(2):
+        with contextlib.ExitStack() as stack:
+            wires = [connected(node) for _ in range(4)]
+            for wire in wires:
+                stack.callback(wire.shut)
+            *many, small = wires
+            with no_more_memory(node, 16 * MIB):
+                for wire in many:
+                    _open(wire, each)
+            small.channel().alive()
+            many[0].raw(b"".join(method(number, "channel.open", {}) for number in (each + 1, each + 2)))
+            found = many[0].wait(0, ["connection.close"], 60)
+            assert found is not None
+            assert found["code"] == 530
+            assert "has reached the maximum allowed limit" in found["text"]
+            assert "amqp_backlog_bytes" in found["text"]
+            small.channel().alive()
+        wait_until(lambda: not node.connections(), 60, what="the end of the connections")
+
+
+def _open(wire: Wire, count: int) -> None:
+    """So many idle channels."""
+    wire.raw(b"".join(method(number, "channel.open", {}) for number in range(1, count + 1)))
+    for number in range(1, count + 1):
+        assert wire.wait(number, ["channel.open-ok"], 60) is not None
+
+
 LARGE, MANY = bytes(400_000), 90
 
 
@@ -280,3 +311,17 @@ def test_many_consumers_of_a_slow_reader_are_given_a_little_at_a_time(node: Gate
             found = wire.wait(lane.number, ["basic.deliver"], 60)
             assert found is not None
             assert found.body == LARGE
+
+
+def test_an_exchange_with_much_is_refused_and_keeps_nothing(node: GatewayNode, wire: Wire) -> None:
+    """Arguments that mean nothing to anybody are kept all the same, as RabbitMQ does, but few."""
+    lane = wire.channel()
+    large = {f"a{number:03}": "x" * 240 for number in range(230)}
+    for number in range(5):
+        found = lane.call("exchange.declare", exchange=f"heavy-{number}", type="direct", arguments=large)
+        assert found["code"] == 406
+        assert "at most 4096 are kept" in found["text"]
+        lane.again()
+    assert not [path for path, content in contents(node.directory, "catalog.*").items() if b"heavy-" in content]
+    lane.call("exchange.declare", exchange="small", type="direct", arguments={"a": "x" * 3000})
+    lane.call("exchange.delete", exchange="small")

@@ -1,7 +1,7 @@
 """Memory that a gateway needs for its clients: counted as bytes arrive, before anything is made of them.
 
     waits   methods and messages that wait for their turn, and those under way
-    stays   as long as a client likes: messages and acks of transactions, consumers
+    stays   as long as a client likes: messages and acks of transactions, consumers, channels
 
 A connection with too much waiting is not read until some of it is done: its socket fills, and TCP holds the client
 back. Things that stay do not end by waiting, so more of them are refused.
@@ -24,6 +24,8 @@ from warren.engine.amqp import spec
 WAITS_MAX, STAYS_MAX = 4 << 20, 256 << 20
 #: of an event or another thing; of each message, added to its bytes
 FLOOR, EACH = 512, 160
+#: of a channel, with what it remembers: 2.8 KB of an idle one, half a KB more of one that declared and published
+CHANNEL = 4 << 10
 #: memory of a table as objects for each of its bytes (33 for octets, the worst), and of copies that a method makes
 EXPANSION = 40
 #: bytes that are read at once; at the bound, and of a client that is not known yet

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from warren.engine._core import AmqpReader, amqp_method, amqp_table
 from warren.engine.amqp import spec
 from warren.engine.saying import inert
-from warren.workers.amqp.backlog import LEAST_BYTES, Kept
+from warren.workers.amqp.backlog import CHANNEL, LEAST_BYTES, Kept
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
 from warren.workers.amqp.handshake import CAPABILITIES, SILENT_S, Handshake, Silence, refused
 from warren.workers.amqp.heartbeat import Heartbeat
@@ -432,7 +432,12 @@ class Connection(asyncio.BufferedProtocol):
                 )
             )
             return
+        if not self.kept.reserve(CHANNEL):
+            text = "number of channels opened on this node has reached the maximum allowed limit of its gateway"
+            self.fail(ConnectionFault(spec.NOT_ALLOWED, f"{text} (setting amqp_backlog_bytes)"), spec.CHANNEL_OPEN)
+            return
         if not self._count_channel(limit):
+            self.kept.release(CHANNEL)
             text = f"number of channels opened for user '{self.user_name}' has reached the maximum allowed limit of "
             self.fail(ConnectionFault(spec.NOT_ALLOWED, f"{text}({limit})"), spec.CHANNEL_OPEN)
             return
@@ -455,6 +460,7 @@ class Connection(asyncio.BufferedProtocol):
     def _free(self, number: int) -> None:
         """A channel number is not in use any more."""
         if self.slots.pop(number, None) is not None:
+            self.kept.release(CHANNEL)
             self.gateway.counts.went("channels of user", self.user_name)
 
     def _on_channel_0(self, id: int, arguments: tuple[Any, ...]) -> None:
