@@ -32,6 +32,7 @@ import msgspec
 from warren.engine.catalog import group_topics, topics
 from warren.engine.catalog.arguments import PRIORITY_MAX_BEFORE, ZERO_COUNTS, QueueArguments
 from warren.engine.catalog.exchanges import (
+    ALL_BYTES_MAX,
     BINDINGS_MAX,
     DEFAULT_EXCHANGES,
     EXCHANGE_TYPES,
@@ -40,11 +41,13 @@ from warren.engine.catalog.exchanges import (
     RESERVED_PREFIX,
     ExchangeBinding,
     ExchangeDeclaration,
+    Opaque,
     check_new,
     checked_opaque,
     compared,
     conditions_of,
     described,
+    size_of,
 )
 from warren.engine.catalog.group_topics import Kind
 from warren.engine.catalog.names import (
@@ -222,6 +225,7 @@ class Catalog:
         self.topics_by_id: dict[int, TopicDeclaration] = {}
         self.topic_rows = 0  #: queues of all topics
         self.topic_bindings: set[TopicBinding] = set()
+        self.opaque_bytes = 0  #: of all arguments and origins
         self.leased: dict[int, QueueDeclaration] = {}  #: queues that may go by themselves, by id
         self.steps: list[Step] | None = None
         self.log = 0  #: stamp of the log that its file names, 0: the file stands for itself
@@ -291,7 +295,8 @@ class Catalog:
         catalog.placed_for = body.placed_for
         for queue in body.queues:
             catalog._put_queue(queue)
-        catalog.exchanges.update((item.name, item) for item in body.exchanges)
+        for exchange in body.exchanges:
+            catalog._put_exchange(exchange)
         for binding in body.bindings:
             catalog._put_binding(binding)
         declared = body.topics or []
@@ -382,7 +387,7 @@ class Catalog:
         other.queues, other.by_id, other.leased = dict(self.queues), dict(self.by_id), dict(self.leased)
         other.exchanges, other.bindings = dict(self.exchanges), set(self.bindings)
         other.topics, other.topics_by_id = dict(self.topics), dict(self.topics_by_id)
-        other.topic_rows = self.topic_rows
+        other.topic_rows, other.opaque_bytes = self.topic_rows, self.opaque_bytes
         other._workers = {worker: dict(items) for worker, items in self._workers.items()}
         other._members = {id: dict(items) for id, items in self._members.items()}
         other._of_queue = {name: set(items) for name, items in self._of_queue.items()}
@@ -556,7 +561,7 @@ class Catalog:
                 f"it, so only a program can: "
                 f"leave out the argument exclusive{in_a_program('node.queue(…, exclusive=True)')}"
             )
-        check_new(f"queue {quoted(name)}: what origin names", said)
+        self._check_new(f"queue {quoted(name)}: what origin names", said)
         worker = self._place(name, workers_n, without, 2 if policy.dead_letters else 1)
         owner = client if policy.exclusive else 0
         made = self._add_queue(name, durable, worker, arguments=given, owner=owner, origin=said)
@@ -679,8 +684,8 @@ class Catalog:
             raise UsageError(
                 f"exchange {quoted(name)}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
             )
-        check_new(f"exchange {quoted(name)}: arguments", given)
-        check_new(f"exchange {quoted(name)}: what origin names", said)
+        self._check_new(f"exchange {quoted(name)}: arguments", given)
+        self._check_new(f"exchange {quoted(name)}: what origin names", said)
         if len(self.exchanges) >= EXCHANGES_MAX:
             raise LimitError(
                 f"exchange {quoted(name)}: the node has {EXCHANGES_MAX} exchanges, which is the most: delete some"
@@ -840,7 +845,7 @@ class Catalog:
                 )
             return found
         topics.check_compacted(wanted)
-        check_new(f"topic {quoted(name)}: what origin names", said)
+        self._check_new(f"topic {quoted(name)}: what origin names", said)
         return self._add_topic(msgspec.structs.replace(wanted, origin=said or msgspec.UNSET))
 
     def _add_topic(self, wanted: TopicDeclaration) -> TopicDeclaration:
@@ -1069,6 +1074,7 @@ class Catalog:
             self._members.setdefault(of, {})[queue.id] = queue
         if queue.leased:
             self.leased[queue.id] = queue
+        self.opaque_bytes += size_of(queue.origin)
         if self.steps is not None:
             self.steps.append(Step(queue=queue))
 
@@ -1078,16 +1084,19 @@ class Catalog:
         if of := queue.subscription_of or queue.dead_letters_of:
             _cut(self._members, of, queue.id)
         self.leased.pop(queue.id, None)
+        self.opaque_bytes -= size_of(queue.origin)
         if self.steps is not None:
             self.steps.append(Step(queue=queue, gone=True))
 
     def _put_exchange(self, exchange: ExchangeDeclaration) -> None:
         self.exchanges[exchange.name] = exchange
+        self.opaque_bytes += size_of(exchange.arguments, exchange.origin)
         if self.steps is not None:
             self.steps.append(Step(exchange=exchange))
 
     def _cut_exchange(self, exchange: ExchangeDeclaration) -> None:
         del self.exchanges[exchange.name]
+        self.opaque_bytes -= size_of(exchange.arguments, exchange.origin)
         if self.steps is not None:
             self.steps.append(Step(exchange=exchange, gone=True))
 
@@ -1095,6 +1104,7 @@ class Catalog:
         self.bindings.add(binding)
         self._of_queue.setdefault(binding.queue, set()).add(binding)
         self._of_exchange.setdefault(binding.exchange, set()).add(binding)
+        self.opaque_bytes += size_of(binding.conditions)
         if self.steps is not None:
             self.steps.append(Step(binding=binding))
 
@@ -1104,6 +1114,7 @@ class Catalog:
             index[key].remove(binding)
             if not index[key]:
                 del index[key]
+        self.opaque_bytes -= size_of(binding.conditions)
         if self.steps is not None:
             self.steps.append(Step(binding=binding, gone=True))
 
@@ -1119,6 +1130,7 @@ class Catalog:
         self.exchange_bindings.add(binding)
         self._onward.setdefault(binding.exchange, set()).add(binding)
         self._to_exchange.setdefault(binding.destination, set()).add(binding)
+        self.opaque_bytes += size_of(binding.conditions)
         if self.steps is not None:
             self.steps.append(Step(exchange_binding=binding))
 
@@ -1128,6 +1140,7 @@ class Catalog:
             index[key].remove(binding)
             if not index[key]:
                 del index[key]
+        self.opaque_bytes -= size_of(binding.conditions)
         if self.steps is not None:
             self.steps.append(Step(exchange_binding=binding, gone=True))
 
@@ -1135,6 +1148,7 @@ class Catalog:
         self.topic_bindings.add(binding)
         self._of_topic.setdefault(binding.topic, set()).add(binding)
         self._topics_of_exchange.setdefault(binding.exchange, set()).add(binding)
+        self.opaque_bytes += size_of(binding.conditions)
         if self.steps is not None:
             self.steps.append(Step(topic_binding=binding))
 
@@ -1144,6 +1158,7 @@ class Catalog:
             index[key].remove(binding)
             if not index[key]:
                 del index[key]
+        self.opaque_bytes -= size_of(binding.conditions)
         if self.steps is not None:
             self.steps.append(Step(topic_binding=binding, gone=True))
 
@@ -1151,6 +1166,7 @@ class Catalog:
         before = self.topics_by_id.get(topic.id)
         self.topic_rows += topic.queues if before is None else 0
         self.topics[topic.name] = self.topics_by_id[topic.id] = topic
+        self.opaque_bytes += size_of(topic.origin) if before is None else 0
         if self.steps is not None:
             if before is not None:
                 self._retold[len(self.steps)] = before
@@ -1159,6 +1175,7 @@ class Catalog:
     def _cut_topic(self, topic: TopicDeclaration) -> None:
         del self.topics[topic.name], self.topics_by_id[topic.id]
         self.topic_rows -= topic.queues
+        self.opaque_bytes -= size_of(topic.origin)
         if self.steps is not None:
             self.steps.append(Step(topic=topic, gone=True))
 
@@ -1185,9 +1202,18 @@ class Catalog:
         self.check_owner(self.queue(queue), client)
         return Binding(exchange, queue, routing_key, self._bindable(exchange, routing_key, arguments))
 
+    def _check_new(self, what: str, opaque: Opaque) -> None:
+        """Whether there is room for arguments, or an origin, of something new. Raises UsageError, LimitError."""
+        check_new(what, opaque)
+        if opaque and self.opaque_bytes + size_of(opaque) > ALL_BYTES_MAX:
+            raise LimitError(
+                f"{what}: those of all exchanges, bindings, queues and topics have {self.opaque_bytes} bytes together, "
+                f"and {ALL_BYTES_MAX} are the most: delete some"
+            )
+
     def _check_binding(self, binding: Binding | TopicBinding | ExchangeBinding) -> None:
         """Whether there is room for a new one. Raises UsageError, LimitError."""
-        check_new("binding arguments", binding.conditions)
+        self._check_new("binding arguments", binding.conditions)
         if len(self.bindings) + len(self.topic_bindings) + len(self.exchange_bindings) >= BINDINGS_MAX:
             raise LimitError(
                 f"exchange {quoted(binding.exchange)}: the node has {BINDINGS_MAX} bindings, which is the most: "

@@ -26,6 +26,8 @@ from warren.engine.catalog.metadata import plain
 from warren.engine.errors import UsageError
 from warren.engine.saying import quoted, shown
 
+#: arguments and origins; conditions; an origin that is not there
+Opaque = dict[str, Any] | str | msgspec.UnsetType
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 RESERVED_PREFIX = "amq."
@@ -33,6 +35,8 @@ RESERVED_PREFIX = "amq."
 ARGUMENTS_BYTES_MAX, ARGUMENTS_BYTES_BEFORE = 4096, 65536
 #: of a node: every process of it has them all
 EXCHANGES_MAX, BINDINGS_MAX = 65536, 1 << 20
+#: of all arguments and origins together
+ALL_BYTES_MAX = 128 << 20
 
 
 class ExchangeDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -103,10 +107,14 @@ def checked_opaque(what: str, given: object) -> dict[str, Any]:
     return found
 
 
-def check_new(what: str, arguments: dict[str, Any] | str) -> None:
+def check_new(what: str, arguments: Opaque) -> None:
     """Raises UsageError for arguments, or conditions, that are more than is kept of something new."""
-    written = arguments.encode() if isinstance(arguments, str) else _written(what, arguments) if arguments else b""
-    _check_size(what, len(written), ARGUMENTS_BYTES_MAX)
+    _check_size(what, size_of(arguments), ARGUMENTS_BYTES_MAX)
+
+
+def size_of(*opaque: Opaque) -> int:
+    """How much arguments, conditions and origins count: their bytes as JSON, none for none."""
+    return sum(len(one.encode() if isinstance(one, str) else _written("arguments", one)) for one in opaque if one)
 
 
 def _check_size(what: str, size: int, most: int) -> None:

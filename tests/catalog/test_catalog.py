@@ -413,6 +413,29 @@ def test_arguments_of_something_new_are_small_and_those_of_a_catalog_may_be_larg
     assert catalog.unbind_topic("old", "amq.direct", "k", large)
 
 
+def test_arguments_of_all_together_have_a_limit_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count from their declaration, or the load of a catalog, to their end; a change that is undone counts not."""
+    catalog = _with_arguments(Catalog(), "known", {"a": "x" * 92})
+    known = catalog.copy()
+    assert catalog.opaque_bytes == 8 * 100
+    assert same(Catalog.decode(catalog.encode(), Path("x")), catalog)
+    monkeypatch.setattr("warren.engine.catalog.catalog.ALL_BYTES_MAX", 900)
+    catalog.begin()
+    catalog.bind("known", "amq.direct", "one more", {"a": "x" * 92})
+    with pytest.raises(LimitError, match="bindings, queues and topics have 900 bytes together, and 900 are the most"):
+        catalog.bind("known", "amq.direct", "too many", {"a": 1})
+    catalog.bind("known", "amq.direct", "without arguments")
+    catalog.undo()
+    assert catalog.opaque_bytes == known.opaque_bytes
+    catalog.set_topic("known", 60.0, None)
+    assert catalog.opaque_bytes == known.opaque_bytes
+    catalog.unbind_exchange("known", "amq.direct", "k", {"a": "x" * 92})
+    catalog.delete_queue("known")
+    catalog.delete_topic("known")
+    catalog.delete_exchange("known")
+    assert catalog.opaque_bytes == 0
+
+
 def _with_arguments(catalog: Catalog, name: str, arguments: dict[str, object]) -> Catalog:
     """One of all that takes arguments."""
     catalog.declare_exchange(name, arguments=arguments, origin=arguments)
