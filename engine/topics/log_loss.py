@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -446,8 +447,8 @@ class LogLoss:
         with data_files.reading(log_files.path_of(self._folder, base)) as source:
             target = data_files.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, access.file_mode())
             try:
-                for place_of in _data(source.fileno(), at, to):
-                    part = os.pread(source.fileno(), min(COPY_BYTES, to - place_of), place_of)
+                for place_of, end_of in _data(source.fileno(), at, to):
+                    part = os.pread(source.fileno(), end_of - place_of, place_of)
                     if part.strip(b"\0"):
                         atomic_file.write_all(target, part, place_of - at)
                         any_ = True
@@ -561,8 +562,8 @@ class LogLoss:
     def _zero(self, begin: int, end: int) -> None:
         for base, at, to in self._each(begin, end):
             with self._opened(base) as fd:
-                for place in list(_data(fd, at, to)):
-                    atomic_file.write_all(fd, bytes(min(COPY_BYTES, to - place)), place)
+                for begin_of, end_of in _data(fd, at, to):
+                    atomic_file.write_all(fd, bytes(end_of - begin_of), begin_of)
                 os.fsync(fd)
 
     def _write(self, parts: Iterator[tuple[int, bytes]] | Sequence[tuple[int, bytes]]) -> None:
@@ -574,16 +575,19 @@ class LogLoss:
                 os.fsync(fd)
 
 
-def _data(fd: int, at: int, to: int) -> Iterator[int]:
-    """Places, COPY_BYTES from each other, at which a file has data between two bytes."""
+def _data(fd: int, at: int, to: int) -> Iterator[Range]:
+    """Parts, of COPY_BYTES at most, of what a file has between two bytes; what lies between them are holes."""
     while at < to:
         try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # no more
+            begin = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # there is no more
+        if begin >= to:
             return
-        if at < to:
-            yield at
-        at += COPY_BYTES
+        at = min(os.lseek(fd, begin, os.SEEK_HOLE), begin + COPY_BYTES, to)
+        yield begin, at
 
 
 def _same(path: Path, other: Path) -> bool:

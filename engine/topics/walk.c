@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PART_BYTES (4ull << 20)
@@ -209,13 +210,27 @@ static int cut(const target *t, uint64_t file_bytes, uint64_t from) {
     return error;
 }
 
-/* Write a part of a file with what it holds. */
+/* EIO: somebody has cut the file since it was walked through. */
+static int check_size(int fd, uint64_t size) {
+    struct stat found;
+    if (fstat(fd, &found) != 0) return errno;
+    return (uint64_t)found.st_size < size ? EIO : 0;
+}
+
+/* Write a part of a file with what it holds. A hole stays one: before the end of a file it may be nearly as long as the file. */
 static int write_again(const target *t, uint64_t from, uint64_t to) {
     uint8_t bytes[BLOCK_BYTES];
     while (from < to) {
-        ssize_t n = pread(t->fd, bytes, to - from < sizeof bytes ? to - from : sizeof bytes, (off_t)from);
+        const off_t data = lseek(t->fd, (off_t)from, SEEK_DATA);
+        if (data < 0 && errno != ENXIO) return errno;
+        if (data < 0 || (uint64_t)data >= to) return check_size(t->fd, to);
+        const off_t hole = lseek(t->fd, data, SEEK_HOLE);
+        if (hole < 0) return errno;
+        const uint64_t size = ((uint64_t)hole < to ? (uint64_t)hole : to) - (uint64_t)data;
+        from = (uint64_t)data;
+        ssize_t n = pread(t->fd, bytes, size < sizeof bytes ? size : sizeof bytes, (off_t)from);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n ? errno : EIO; /* somebody has cut the file since it was walked through */
+        if (n <= 0) return n ? errno : EIO; /* it was cut */
         int error = write_all(t, bytes, (uint64_t)n, from);
         if (error) return error;
         from += (uint64_t)n;

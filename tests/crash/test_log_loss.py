@@ -362,3 +362,28 @@ def test_a_refusal_changes_nothing(copied: Path) -> None:
     with locked(copied) as target, pytest.raises(LossRefused, match="nothing was changed"):
         verify(target, repair=True, accepts=lambda _loss: False)
     assert log_of(copied) == before
+
+
+def test_a_repair_of_large_files_writes_no_holes(tmp_path: Path) -> None:
+    """The log's file was cut to a part of its first MiB; a blank record of nearly 512 MiB ends it then. The node starts,
+    serves what is left, and the file takes no more room than what is in it.
+    """
+    directory = tmp_path / "node"
+    with warren.open(directory, **(SETTINGS | {"log_file_bytes": 512 * MIB})) as node:
+        topic = node.topic("flights", queues=1)
+        topic.append_many([body(0, offset) for offset in range(COUNT)], queue=0)
+        for offset in range(COUNT, 2 * COUNT):
+            topic.append(body(0, offset), queue=0)
+    run("stop", directory)
+    first = file_of(directory, 0)
+    os.truncate(first, len(first.read_bytes().rstrip(b"\0")) * 3 // 4)
+    (loss,) = accepted(directory)
+    gone = numbers(loss)["flights", 0]
+    assert gone
+    with warren.open(directory) as node:
+        found = read_all(node.topic("flights", create=False))[0]
+        assert found == {offset: body(0, offset) for offset in range(2 * COUNT) if offset not in gone}
+        assert node.topic("flights").append(b"new", queue=0).offset == 2 * COUNT
+    run("stop", directory)
+    assert first.stat().st_size == 512 * MIB
+    assert first.stat().st_blocks * 512 < 8 * MIB
