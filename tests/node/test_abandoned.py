@@ -152,7 +152,14 @@ def test_a_living_client_keeps_the_memory_of_a_killed_node(home: Path) -> None:
         assert client.stdout.readline() == "ready\n"
         node.kill_all()
         left = bobs()
-        assert cleaned()["nodes"] == []
+        answer = cleaned()
+        [kept] = answer["nodes"]  # type: ignore[misc]
+        assert (kept["directory"], answer["bytes"]) == (str(node.directory), 0)
+        assert kept["kept"].startswith("in use by process")
+        assert kept["bytes"] > 1 << 20
+        _pid, _code, said = users.warren(BOB, "clean")
+        assert f"of {node.directory}, in use by process" in said
+        assert bobs() == left
         up(stack, home / "other")
         assert left[0] <= bobs()[0]
         node.start()

@@ -21,6 +21,8 @@ def clean(dry_run: bool, as_json: bool) -> int:
     starts, and a client that lives, keep theirs. Each start of a node does the same.
     """
     found = abandoned.clean(dry_run=dry_run)
+    known = {left.shared_id for left in found}
+    found += [left for left in abandoned.in_use() if left.shared_id not in known]
     gone = [left for left in found if not left.kept]
     if as_json:
         rows = [dataclasses.asdict(left) | {"shared_id": f"{left.shared_id:012x}"} for left in found]
@@ -28,9 +30,11 @@ def clean(dry_run: bool, as_json: bool) -> int:
         return 0
     for left in found:
         parts = f"{left.regions} in /dev/shm, {left.segments} System V segments"
-        stays = f"; it stays: {left.kept}" if left.kept else ""
-        where = left.directory or "directory not known"
-        output.say(f"{left.shared_id:012x}  {output.bytes_text(left.bytes)} ({parts})  {where}{stays}")
+        where, size = left.directory or "directory not known", output.bytes_text(left.bytes)
+        if left.kept:
+            output.say(f"kept: {size} of {where}, {left.kept} ({left.shared_id:012x}: {parts})")
+        else:
+            output.say(f"{left.shared_id:012x}  {size} ({parts})  {where}")
     done = "would be removed" if dry_run else "removed"
     output.say(f"{done}: {output.bytes_text(sum(left.bytes for left in gone))} of {counted(len(gone), 'killed node')}")
     return 0

@@ -37,7 +37,7 @@ from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK_BYTES,
 from warren.ipc.region import Region, RegionError
 from warren.ipc.superblock import Superblock
 from warren.workers.process import remains
-from warren.workers.process.shared_objects import segments
+from warren.workers.process.shared_objects import region_users, segments
 
 #: so many nodes a start looks at that are not its own; `warren clean` looks at all
 AT_A_START = 64
@@ -171,6 +171,29 @@ def _without_superblock(shared_id: int, regions: list[str], dry_run: bool) -> Le
                 if not dry_run and not answer[1]:
                     region.posix_drop(name)
     return Left(shared_id, "", removed, 0, size, why) if removed else None
+
+
+def in_use() -> list[Left]:
+    """Killed nodes of this user that living clients keep, and by whom they are kept. Raises RegionError."""
+    found = []
+    for shared_id, regions in sorted(_by_node().items()):
+        try:
+            superblock = Superblock.attach(shared_id, LAYOUT_HASH, os.geteuid())
+        except (RegionError, OSError):  # it is another version's, or just going
+            continue
+        try:
+            if superblock.namespaces.unlike(Namespaces.current()) or _lives(superblock):
+                continue
+            pids = region_users(names.node_prefix(shared_id))
+            who = ", ".join(map(str, pids)) or "that cannot be seen from here"
+            sizes = {item.id: item.size for item in segments() if item.uid == os.geteuid()}
+            mine = [sizes[view.shmid] for view in superblock.slots() if view.shmid in sizes]
+            size = sum(map(region.posix_bytes, regions)) + sum(mine)
+            why = f"in use by process{'es' if len(pids) > 1 else ''} {who}"
+            found.append(Left(shared_id, superblock.directory, len(regions), len(mine), size, why))
+        finally:
+            superblock.close()
+    return found
 
 
 def _removed(left: Left, dry_run: bool) -> Left:
