@@ -8,15 +8,13 @@ task writes; what is damaged stays where it is, and is named.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 from warren.engine.errors import Error, PermissionRefused, TimedOut
 from warren.engine.kernel import data_files
-from warren.engine.kernel.paths import TRANSACTIONS
 from warren.engine.saying import counted
 from warren.engine.transactions import state as states
-from warren.engine.transactions.folder import PartName, SinkFolder, sinks
+from warren.engine.transactions.folder import PartName, SinkFolder, sinks, strangers
 from warren.engine.transactions.parts import PartReader, is_written
 from warren.engine.transactions.state import Pending
 
@@ -42,12 +40,7 @@ class Checked:
 def examine(directory: Path, node_id: int) -> list[Checked]:
     """Look at all sinks."""
     found = [each for folder in sinks(directory) for each in _sink(folder, node_id)]
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(set(os.listdir(directory / TRANSACTIONS)) - {folder.name for folder in sinks(directory)}):
-            path = directory / TRANSACTIONS / name
-            left = "is left of a sink that was forgotten; the next one that is forgotten takes it along"
-            found.append(Checked(path, "foreign", note=left if name.startswith(".gone-") else "does not belong here"))
-    return found
+    return found + [Checked(path, "foreign", note=said) for path, said in strangers(directory)]
 
 
 def _sink(folder: SinkFolder, node_id: int) -> list[Checked]:

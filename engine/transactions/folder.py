@@ -18,6 +18,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -167,7 +168,7 @@ class SinkFolder:
         """All parts that are there, named by a commit or not."""
         try:
             found = sorted(os.listdir(self.staged))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return [(name, self.staged / each) for each in found if (name := PartName.of(each)) is not None]
 
@@ -185,8 +186,31 @@ class SinkFolder:
 
 def sinks(directory: Path) -> list[SinkFolder]:
     """All sinks of a data directory."""
+    return [SinkFolder(path) for path in _listed(directory) if _NAME.fullmatch(path.name) and _is_folder(path)]
+
+
+def strangers(directory: Path) -> list[tuple[Path, str]]:
+    """What lies among the sinks and is none, with what is to be said of it: members can put things there."""
+    found = []
+    for path in _listed(directory):
+        if path.name.startswith(_GONE):
+            found.append((path, "is left of a sink that was forgotten; the next one that is forgotten takes it along"))
+        elif not (_NAME.fullmatch(path.name) and _is_folder(path)):
+            with contextlib.suppress(FileNotFoundError):
+                owner = access.user(path.lstat().st_uid)
+                found.append((path, f"does not belong here, and is no sink; it is {owner}'s, who may remove it"))
+    return found
+
+
+def _listed(directory: Path) -> list[Path]:
     try:
-        found = sorted(os.listdir(directory / TRANSACTIONS))
+        return sorted((directory / TRANSACTIONS).iterdir())
     except FileNotFoundError:
         return []
-    return [SinkFolder(directory / TRANSACTIONS / name) for name in found if _NAME.fullmatch(name)]
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:  # it was forgotten just now
+        return False

@@ -5,6 +5,8 @@ Method: the command line as processes of their own, a real node; a commit that i
 """
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,10 +123,20 @@ def test_check_names_what_is_damaged(directory: Path) -> None:
     stray.write_bytes(b"")
     (sink.folder.staged / "mine").touch()
     (sink.folder.path.parent / ".gone-0").mkdir()
+    (sink.folder.path.parent / "file").touch()
+    os.mkfifo(sink.folder.path.parent / "pipe")
     found = warren("check", directory).stdout
     assert f"{stray}: is staged, and no commit names it" in found
     assert "mine: does not belong here" in found
     assert "is left of a sink that was forgotten" in found
+    listed = warren("transactions", directory).stdout
+    for name in ("file", "pipe"):
+        assert re.search(rf"{name}'? does not belong here, and is no sink; it is user \S+ \({os.geteuid()}\)'s", listed)
+        assert f"{name}: does not belong here" in found
+    assert "copies" in listed
+    assert [(row["sink"], bool(row["problem"])) for row in told("transactions", directory)] == [
+        ("copies", False), ("file", True), ("pipe", True),
+    ]  # fmt: skip
     state = sink.folder.state.read_bytes()
     sink.folder.state.write_bytes(state.replace(b'"number":1', b'"number":2'))
     assert f"PROBLEM  {sink.folder.state}: at byte 0: expected crc32" in warren("check", directory, code=1).stdout

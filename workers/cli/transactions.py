@@ -51,7 +51,14 @@ def transactions(
         _say({"sink": forgotten, "forgotten": True}, as_json)
     else:
         rows = [_row(folder, node_id) for folder in folders.sinks(target.path)]
-        output.print_json(rows) if as_json else _print(rows)
+        others = [(path, said) for path, said in folders.strangers(target.path) if not path.name.startswith(".")]
+        if as_json:
+            empty = {"staged_parts": 0, "staged_bytes": 0}
+            output.print_json(rows + [{"sink": path.name, **empty, "problem": said} for path, said in others])
+        else:
+            _print(rows)
+            for path, said in others:
+                output.say(f"note: {shown(str(path))} {said}")
 
 
 def _there(directory: Path, name: str) -> SinkFolder:
