@@ -117,7 +117,39 @@ def test_what_is_empty_needs_no_answer(directory: Path) -> None:
         assert held.body == b"1"
 
 
+def test_half_and_delayed_messages_count(directory: Path) -> None:
+    """A topic that readers see nothing of is deleted with --yes alone."""
+    with warren.attach(directory) as node:
+        topic = node.topic("halves", queues=1)
+        topic.prepare(b"undecided")
+        topic.append(b"later", delay=3600)
+    refused = run("topic", "delete", directory, "halves", code=2).stderr
+    assert "2 messages would be lost, and nothing was deleted" in refused
+    run("topic", "delete", directory, "halves", "--yes")
+
+
+def test_the_end_of_input_is_a_no(filled: Path) -> None:
+    """Ctrl-D at the question says that nothing was deleted, and ends as an interrupted command does."""
+    ours, its = pty.openpty()
+    try:
+        os.write(ours, b"\x04")
+        ended = subprocess.run(
+            [sys.executable, "-m", "warren", "queue", "delete", str(filled), "q"],
+            stdin=its, capture_output=True, text=True, timeout=TIMEOUT_S * patience(),
+        )  # fmt: skip
+    finally:
+        os.close(ours)
+        os.close(its)
+    assert ended.returncode == 130
+    assert ended.stderr.endswith("\nnothing was deleted\n")
+    assert left(filled) == (3, 2)
+
+
 def test_what_is_not_there_is_said_first(directory: Path) -> None:
+    with warren.attach(directory) as node:
+        node.queue("there").put(b"1")
+    assert "there is no queue 'nope': nothing" in run("queue", "delete", directory, "there", "nope", code=2).stderr
+    run("queue", "delete", directory, "there", "--yes")
     assert "no queue 'nope'" in run("queue", "delete", directory, "nope", code=2).stderr
     assert "no queue 'nope'" in run("queue", "purge", directory, "nope", code=2).stderr
     assert "no topic 'nope'" in run("topic", "delete", directory, "nope", code=2).stderr

@@ -286,22 +286,23 @@ def test_nothing_is_changed_before_somebody_says_yes(copied: Path) -> None:
 
 
 def test_a_terminal_is_asked(copied: Path) -> None:
-    """`n` changes nothing, `y` accepts."""
+    """`n` and Ctrl-D change nothing, `y` accepts."""
     last_page(copied)
     before = log_of(copied)
-    for answer, code in (("n", 2), ("y", 0)):
+    for answer, code in (("n", 1), ("\x04", 130), ("y", 0)):
         master, slave = os.openpty()
         try:
             words = [sys.executable, "-m", "warren", "check", str(copied), "--repair", "--accept-loss"]
             with subprocess.Popen(words, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asked:
-                os.write(master, f"{answer}\n".encode())
+                os.write(master, answer.encode() if answer == "\x04" else f"{answer}\n".encode())
                 _out, said = asked.communicate(timeout=6 * TIMEOUT)
         finally:
             os.close(slave)
             os.close(master)
         assert asked.returncode == code, said
         assert b"Go on without what is lost?" in said
-        assert (log_of(copied) == before) == (answer == "n")
+        assert (log_of(copied) == before) == (answer != "y")
+        assert said.endswith(b"nothing was changed\n") == (answer != "y")
 
 
 class Killed(BaseException):
@@ -365,8 +366,8 @@ def test_a_refusal_changes_nothing(copied: Path) -> None:
 
 
 def test_a_repair_of_large_files_writes_no_holes(tmp_path: Path) -> None:
-    """The log's file was cut to a part of its first MiB; a blank record of nearly 512 MiB ends it then. The node starts,
-    serves what is left, and the file takes no more room than what is in it.
+    """The log's file was cut to a part of its first MiB; then a blank record of nearly 512 MiB ends it. The node starts
+    and serves what is left, and the file takes no more room than what is in it.
     """
     directory = tmp_path / "node"
     with warren.open(directory, **(SETTINGS | {"log_file_bytes": 512 * MIB})) as node:

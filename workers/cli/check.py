@@ -59,7 +59,7 @@ from warren.engine.topics.found import Found
 from warren.engine.topics.log_loss import Loss
 from warren.engine.transactions import check as transactions_check
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
-from warren.workers.cli import output
+from warren.workers.cli import consent, output
 from warren.workers.node import absence, catalog_cut
 from warren.workers.process.tie import data_folders, owning, served, workers_there
 
@@ -708,7 +708,10 @@ def _accepts(loss: Loss, yes: bool, as_json: bool) -> bool:
     if yes:
         return True
     sys.stdout.flush()
-    return sys.stdin.isatty() and click.confirm("Go on without what is lost?", default=False, err=True)
+    if not sys.stdin.isatty():
+        return False
+    consent.ask("Go on without what is lost?", "nothing was changed")
+    return True
 
 
 @click.command()

@@ -18,6 +18,16 @@ def consented(yes: bool, messages: int, where: str, undone: str = "nothing was d
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{where}: {counted(messages, 'message')} would be lost, and {undone}: --yes agrees to that")
-    if not click.confirm(f"{where}: {counted(messages, 'message')} will be lost. Continue?", err=True):
+    ask(f"{where}: {counted(messages, 'message')} will be lost. Continue?", undone)
+
+
+def ask(question: str, undone: str) -> None:
+    """Ask at a terminal. Raises Exit (1) for a no, Abort for Ctrl-C and Ctrl-D; both say what was not done."""
+    try:
+        agreed = click.confirm(question, default=False, err=True)
+    except click.Abort:
+        print(f"\n{undone}", file=sys.stderr)
+        raise
+    if not agreed:
         print(undone, file=sys.stderr)
         raise click.exceptions.Exit(1)

@@ -112,11 +112,16 @@ def declare_queue(
 
 
 def _ask_for(yes: bool, directory: str, names: tuple[str, ...], undone: str, states: tuple[str, ...]) -> None:
-    """Ask for the messages of these queues; one that is not there has none. Raises UsageError."""
+    """Ask for the messages of these queues. Raises UsageError; QueueNotFound, before it asks."""
     if yes:
         return
     with _asking(directory) as client:
         found = [row for name in names for row in client.call("status", pattern=glob.escape(name))["queues"]]
+    there = {row["name"] for row in found}
+    for name in names:
+        if name not in there:
+            raise _not_there(directory, name, undone)
+    names = tuple(dict.fromkeys(names))
     lost = sum(row.get(state) or 0 for row in found if row["name"] in names for state in states)
     where = f"queue {shown(names[0])}" if len(names) == 1 else counted(len(names), "queue")
     consented(yes, lost, where, undone)
@@ -210,8 +215,9 @@ def _way(item: dict[str, Any]) -> str:
     return f"{item['exchange']}:{item['routing_key']}" + (f" ({conditions})" if conditions else "")
 
 
-def _not_there(directory: str, name: str) -> QueueNotFound:
-    return QueueNotFound(f"there is no queue {shown(name)}: {command('queue', 'list', directory)} shows the names")
+def _not_there(directory: str, name: str, undone: str = "") -> QueueNotFound:
+    what = f"there is no queue {shown(name)}: {undone}{'; ' if undone else ''}"
+    return QueueNotFound(f"{what}{command('queue', 'list', directory)} shows the names")
 
 
 @queue.command("show")
@@ -268,7 +274,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
 @YES
 @JSON
 def purge_queue(directory: str, name: str, yes: bool, as_json: bool) -> None:
-    """Drop all ready messages of a queue, if asked for it; delivered and unacked ones stay."""
+    """Drop all ready messages of a queue; delivered and unacked ones stay. Where messages are lost, it asks."""
     _ask_for(yes, directory, (name,), "nothing was dropped", ("ready",))
     with output.found_in(directory), attached(directory, "warren-purge") as node, awaited(ANSWER):
         count = node.queue(name, create=False).purge()

@@ -611,7 +611,7 @@ def delete_topic(directory: str, name: str, yes: bool, as_json: bool) -> None:
         elif not yes:
             with attached(directory, "warren-topic") as node:
                 told = node.topic(name, create=False).stats()
-            consented(yes, told["messages"] + told.get("delayed", 0), f"topic {shown(name)}")
+            consented(yes, told["messages"] + told["delayed"] + told["halves"], f"topic {shown(name)}")
         with ControlClient(directory, output.waiting) as client:
             answer = client.call("delete_topic", name=name)
     if as_json:
