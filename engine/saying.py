@@ -32,7 +32,7 @@ COMMAND_VARIABLE = "WARREN_COMMAND"
 DECLARE, NOTHING_DELETED = "declare it first", "nothing was deleted"
 DECLARE_QUEUE = f"{DECLARE} (`warren queue declare`, or node.queue in a program)"
 DECLARE_EXCHANGE = f"{DECLARE} (`warren exchange declare`, or node.declare_exchange in a program)"
-DECLARE_TOPIC = f"{DECLARE} (`warren topic declare`, or node.topic in a program)"
+DECLARE_TOPIC = f"{DECLARE} (`warren topic create`, or node.topic in a program)"
 #: and when it is there with other properties
 AS_IT_IS = "open it as it is (create=False, or its name alone), or delete it first"
 

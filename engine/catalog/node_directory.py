@@ -702,5 +702,7 @@ def changed_settings(settings: Settings, changes: dict[str, Any]) -> Settings:
             converted[name] = msgspec.convert(value, type=types[name], strict=False)
         except (msgspec.ValidationError, UnicodeEncodeError):
             wanted = {int: "a whole number", float: "a number"}.get(types[name], "a text")
+            if "_bytes" in name:
+                wanted += " of bytes, without a unit"
             raise UsageError(f"setting {name} must be {wanted}, not {shown(value)}") from None
     return msgspec.structs.replace(settings, **converted)

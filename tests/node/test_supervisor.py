@@ -395,7 +395,7 @@ def stopped(node: Node, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("hung", "it hangs"), ("slow", "its disk is slow"), ("frozen", "it is stopped, by a signal or a debugger")],
+    [("hung", "it hangs"), ("slow", "its disk is slow"), ("frozen", "would have resumed it")],
 )
 def test_stop_says_whom_it_had_to_kill_and_why(start: Starter, tmp_path: Path, how: str, said: str) -> None:
     """Goal: a node whose servers did not end by themselves does not count as stopped in good order: `stop` names each
@@ -432,7 +432,8 @@ def test_stop_tells_programs_too_whom_it_killed(start: Starter, tmp_path: Path) 
         done = stopped(node, "--json", *words)
         assert done.returncode == code, done.stderr
         found = json.loads(done.stdout)
-        assert "worker-0" in [item["server"] for item in found["killed"]]
+        why = {item["server"]: item["why"] for item in found["killed"]}
+        assert (why["worker-0"] == "that was asked for") == bool(words)
         assert found["stopped"] is True
         assert node.end()[0] == EXIT_KILLED
 
@@ -1052,6 +1053,7 @@ def test_settings_are_checked(start: Starter, tmp_path: Path) -> None:
         ("colour=red", "no setting 'colour'"),
         ("ring_records=100", "power of two"),
         ("ring_records=many", "setting ring_records must be a whole number, not 'many'"),
+        ("arena_bytes=1M", "setting arena_bytes must be a whole number of bytes, without a unit, not '1M'"),
         ("memory_used_max=x", "setting memory_used_max must be a number, not 'x'"),
         ("workers=31", "between"),
     ):

@@ -163,7 +163,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
             return re.compile(pattern or "^$")
     except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise UsageError(
-            f"{shown(pattern)} is not a regular expression of Python: {error}; '.*' matches every name, '^$' none"
+            f"{shown(pattern)} is not a regular expression of Python: {error}; '.*' matches every name, '' none"
         ) from None
 
 

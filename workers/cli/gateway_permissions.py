@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from warren.engine.errors import UsageError
+from warren.engine.saying import shown
 from warren.workers.amqp import users_file
 from warren.workers.amqp.users_file import DEFAULT_VHOST, Accounts, Rights, TopicRights
 from warren.workers.cli import output
@@ -50,6 +51,19 @@ def list_permissions(directory: str, of_user: str | None, of_vhost: str | None, 
             for row in rows
         ],
     )
+
+
+def _words(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def _checked(pattern: str) -> str:
+    """The same, if it is a regular expression; else the error shows it as it was typed. Raises UsageError."""
+    try:
+        return users_file.check_pattern(pattern)
+    except UsageError as error:
+        typed = f"'{pattern}'" if pattern.isprintable() else repr(pattern)
+        raise UsageError(str(error).replace(shown(pattern), typed, 1)) from None
 
 
 def _pattern(row: dict[str, Any], word: str) -> str:
@@ -110,10 +124,10 @@ def set_permissions(
     missing = [name for name, pattern in given.items() if pattern is None]
     if missing:
         raise UsageError(
-            f"{' and '.join(missing)} missing: permissions of a user are set together, {', '.join(given)} ('.*' allows "
-            "everything, '' nothing)"
+            f"{_words(missing)} {'is' if len(missing) == 1 else 'are'} missing: "
+            f"give {'both' if len(given) == 2 else 'all'} of {_words(list(given))} ('.*' allows everything, '' nothing)"
         )
-    c, w, r = (users_file.check_pattern(pattern or "") for pattern in (configure, write, read))
+    c, w, r = (_checked(pattern or "") for pattern in (configure, write, read))
     told: dict[str, Any] = {"user": user, "vhost": vhost}
     with changing(directory) as accounts:
         account = user_of(accounts, directory, user)

@@ -99,6 +99,8 @@ class Commands(click.Group):
                 f"there is no command {shown(name)}: the logs of a node are the files in DIR/log "
                 "(`tail -f DIR/log/*.log`)"
             )
+        if name == "help" and args[1:] and args[1] in COMMANDS:
+            raise UsageError(f"there is no command {shown(name)}: did you mean {command(*args[1:], '--help')}?")
         like = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, COMMANDS, 2)
         advice = (
             f"did you mean {' or '.join(command(*word.split()) for word in like)}?"

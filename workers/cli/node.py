@@ -550,7 +550,7 @@ PLACES = (
 #: and that of topics
 LAG = (
     "lag: messages that are not committed, of the group that is furthest behind, a moment ago. last call: of the "
-    "reader in a group that called least."
+    "reader whose last call was longest ago."
 )
 #: title, columns, rows, and what is said below them
 _Part = tuple[str, list[output.Column], list[list[str]], str]

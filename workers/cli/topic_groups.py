@@ -29,7 +29,7 @@ def _checked(group: str) -> str:
 @JSON
 def list_groups(directory: str, name: str | None, as_json: bool) -> None:
     """List the groups of readers of the topic NAME, or of all topics: how many readers each has now, how many seconds
-    ago the one called that called least, and how many messages are not committed (its lag).
+    ago the reader called whose last call was longest ago, and how many messages are not committed (its lag).
     """
     output.check_seen()
     rows: list[dict[str, Any]] = []

@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 
 def listed(reading: TopicReading) -> list[dict[str, Any]]:
-    """Each group by name: how many members it has, how long ago the one called that called least, and its lag."""
+    """Each group by name: how many members it has, how long ago the reader called whose last call was longest ago,
+    and its lag.
+    """
     names: list[str] = []
     more = True
     while more:

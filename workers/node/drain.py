@@ -152,8 +152,10 @@ class Drain:
                     self._say(f"{role.name} is killed: every server has ended, and it goes on", WARNING)
                     children.send(role, signal.SIGKILL)
 
-    def force(self, reason: str) -> None:
-        """Kill what is left. What was confirmed is safe: the next start recovers it."""
+    def force(self, reason: str, asked: bool = False) -> None:
+        """Kill what is left. What was confirmed is safe: the next start recovers it. `asked`: somebody wants just that,
+        so what the servers were doing explains nothing.
+        """
         now = time.monotonic()
         self.kill_at = self._workers_at = None
         self._said_at = 0.0
@@ -163,7 +165,7 @@ class Drain:
             if role.running:
                 waits = role.kind == "store" and not self._store_told
                 doing = "it waited for the workers, whose store it is" if waits else self._progress.text(role, now)
-                why = f"{reason}; {doing}"
+                why = reason if asked else f"{reason}; {doing}"
                 self._say(f"{role.name} is killed, because {why}", WARNING)
                 pid = role.identity.pid if role.identity is not None else 0
                 self.killed.append({"server": role.name, "pid": pid, "why": why})

@@ -25,8 +25,9 @@ Bounds = Mapping[tuple[int, int], tuple[int, int]]
 def lags(
     snapshot: Path, node_id: int, bounds: Bounds, topics: Mapping[int, int], calls: Mapping[int, list[int]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """By topic id, each of its groups by name: `name`, `lag`, `members`, `last_call_s` (of the one that called least;
-    None: it has none). `topics`: how many queues each has; `calls`: when members called last, by the group's digest.
+    """By topic id, each of its groups by name: `name`, `lag`, `members`, `last_call_s` (of the reader whose last call
+    was longest ago; None: it has none). `topics`: how many queues each has; `calls`: when members called last,
+    by the group's digest.
     """
     try:
         known = offsets.decode_snapshot(struct.pack("<QQ", node_id, 0), foreign.read(snapshot)).offsets

@@ -49,7 +49,7 @@ class Progress:
         pid = role.identity.pid
         states = _states(pid)
         if states & {"T", "t"}:
-            return f"it is stopped, by a signal or a debugger, and does nothing: `kill -CONT {pid}` would resume it"
+            return f"it was stopped, by a signal or a debugger: `kill -CONT {pid}` would have resumed it"
         if pid in self._at:
             return (
                 f"it was still writing {now - self._at[pid]:.0f} s ago: its disk is slow, and a longer --timeout lets "

@@ -617,7 +617,7 @@ class Supervisor:
         if asked.finish_s is not None:
             self._drain.extend(asked.finish_s)
         if asked.force:
-            self._drain.force("it was asked for")
+            self._drain.force("that was asked for", asked=True)
         return self._drain.outcome if asked.at_end else {"pid": os.getpid()}
 
     def _note(self, asked: requests.Note) -> dict[str, Any]:
