@@ -308,8 +308,12 @@ class LogLoss:
         if loss.nothing:
             loss.end = Commit(loss.end.end, looked["epoch"], looked["number"], 0)
             what = "no commit of this node is left"
-        at = loss.end.end % self._file_bytes
-        loss.reasons.append((self._name(loss.end.end), at, at + max(loss.limit - loss.end.end, 0), what))
+        name, at = self._name(loss.end.end), loss.end.end % self._file_bytes
+        to = at + max(loss.limit - loss.end.end, 0)
+        cut = [item for item in loss.reasons if item[0] == name and item[1] >= at]  # the same bytes are named once
+        loss.reasons = [item for item in loss.reasons if item not in cut]
+        to = max([to, *(item[2] for item in cut)])
+        loss.reasons.append((name, at, to, "; ".join([*(item[3] for item in cut), what])))
 
     # -- what it costs ------------------------------------------------------------------------------------------
 

@@ -381,6 +381,8 @@ def test_a_repair_of_large_files_writes_no_holes(tmp_path: Path) -> None:
     (loss,) = accepted(directory)
     gone = numbers(loss)["flights", 0]
     assert gone
+    ((_name, _begin, to, why),) = loss.reasons
+    assert (to, why.count("was cut to"), why.count("the log ends at")) == (512 * MIB, 1, 1), "a file is named once"
     with warren.open(directory) as node:
         found = read_all(node.topic("flights", create=False))[0]
         assert found == {offset: body(0, offset) for offset in range(2 * COUNT) if offset not in gone}
