@@ -259,7 +259,8 @@ class TopicsCheck:
     def _problem(self, path: Path, kind: str, what: str) -> None:
         for item in self.found:
             if item.path == path and item.problem:
-                item.problem = f"{item.problem}; {what}"
+                before = item.problem.removesuffix(f"; {RESTORE}") if what.endswith(RESTORE) else item.problem
+                item.problem = f"{before}; {what}"  # the advice stands once, at the end
                 return
         self.found.append(Found(path, kind, problem=what))
 
