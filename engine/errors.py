@@ -20,7 +20,8 @@ Error
 ├── AckTimedOut                    an ack, nack or reject after the queue's ack_timeout: the message went back before
 ├── DataLoss                       messages of a topic that are wanted are gone: queue, wanted, minimum
 ├── Fenced                         a reader of a group commits what lies in queues that are others' by now; a driver
-│                                  writes into a sink that another driver has by now
+│   │                              writes into a sink that another driver has by now
+│   └── SessionExpired             its process stood still, or its program made no call, for longer than its limit
 ├── ClosedError                    you closed it, or the node was stopped in good order
 ├── PeerLost (ConnectionError)     a server died or is not running (retryable)
 │   └── NodeNotRunning

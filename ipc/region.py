@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterable, Sequence
 
 import posix_ipc
@@ -22,6 +23,8 @@ import sysv_ipc
 from warren.ipc import _core, access
 from warren.ipc.access import ALONE
 
+#: how long a lease on shared memory is waited for at most; it is held for an instant
+LEASED_S = 30.0
 SHM_DIRECTORY = "/dev/shm"  # noqa: S108 (where Linux shows POSIX shared memory)
 
 log = logging.getLogger("warren.ipc")
@@ -136,6 +139,18 @@ def free_bytes() -> int:
     return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
 
+def _opened(path: str, how: int) -> int:
+    """A descriptor. Another process that asks whether anybody has it (workers/process/abandoned.py) is waited for."""
+    end = time.monotonic() + LEASED_S
+    while True:
+        try:
+            return os.open(path, how)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.001)
+
+
 def posix_open(name: str, writable: bool = True, owner: int = -1) -> Region:
     """Map an existing POSIX region whole; `owner`: the user whose it has to be. Raises RegionError (ENOENT: not there;
     EACCES: not yours), ForeignRegion.
@@ -144,7 +159,7 @@ def posix_open(name: str, writable: bool = True, owner: int = -1) -> Region:
     """
     try:  # not by posix_ipc, whose errors carry no number
         how = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
-        descriptor = os.open(SHM_DIRECTORY + name, how | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = _opened(SHM_DIRECTORY + name, how | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise RegionError(errno.ENOENT, f"shared memory {name} does not exist") from error
     except OSError as error:

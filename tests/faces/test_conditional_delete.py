@@ -144,7 +144,7 @@ def test_asyncio_and_the_shell(directory: Path, node: warren.Node, name: str) ->
     said = run("queue", "delete", directory, name, "--if-empty", code=2).stderr
     assert "is not empty" in said
     assert "for one queue" in run("queue", "delete", directory, name, "b", "--if-empty", code=2).stderr
-    assert run("queue", "delete", directory, name, "--if-unused").stdout == f"queue {name} deleted\n"
+    assert run("queue", "delete", "--yes", directory, name, "--if-unused").stdout == f"queue {name} deleted\n"
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_every_refused_message_of_a_batch_is_named(node: FakeNode) -> None:
 
 def test_times_are_absolute_milliseconds() -> None:
     assert metadata.options(now_ms=1000) is None
-    assert metadata.options(ttl=0, now_ms=1000) == (1000, 0, None, True)
+    assert metadata.options(ttl=0, now_ms=1000) == (PROTOCOL["EXPIRES_AT_ONCE"], 0, None, True)
     assert metadata.options(priority=255, ttl=1.5, delay=10, now_ms=1000) == (12501 | 255 << 56, 11001, None, True)
     assert metadata.options(persistent=False, now_ms=1000) == (0, 0, None, False)
     found = metadata.options(message_id="ä")

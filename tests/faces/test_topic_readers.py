@@ -481,7 +481,7 @@ def patient(topic: warren.Topic) -> warren.Reader:
 def test_who_waits_in_a_call_calls(topic: warren.Topic) -> None:
     with ThreadPoolExecutor(1) as pool, patient(topic) as reader:
         before = reader._calls
-        reader.beat()
+        reader._beat_now()
         assert reader._calls == before  # the process runs, and the program does something else
         take_many(reader)
         reader.seek(0, "latest")
@@ -491,7 +491,7 @@ def test_who_waits_in_a_call_calls(topic: warren.Topic) -> None:
         wait_until(lambda: reader._inside, TIMEOUT, what="it waits")
         for more in range(1, 4):
             called = reader._calls
-            reader.beat()
+            reader._beat_now()
             assert reader._calls == called + 1, more
         reader.close()
         assert isinstance(waiting.exception(TIMEOUT), warren.ClosedError)

@@ -174,7 +174,7 @@ def test_the_view_of_an_empty_body(node: warren.Node, name: str, headers: Header
         assert (view.nbytes, bytes(view), view == b"", hash(view)) == (0, b"", True, hash(b""))
         assert np.frombuffer(view, "float64").size == 0
         assert pa.py_buffer(view).size == 0
-        assert repr(message).endswith("0 bytes>")
+        assert repr(message).endswith("0 bytes: b''>")
 
 
 def test_a_view_stays_in_its_process(node: warren.Node, name: str) -> None:

@@ -38,16 +38,18 @@ def test_the_arguments_of_a_queue_are_those_that_are_checked_and_kept() -> None:
         with pytest.raises(UsageError, match=f"argument {name}=1j: "):
             QueueArguments.of("q", {name: 1j})
         assert QueueArguments.of("q", {name: None}) == QueueArguments()
-    with pytest.raises(UsageError, match=f"unknown argument 'max_lenght': known are {', '.join(sorted(told))}"):
-        QueueArguments.of("q", {"max_lenght": 5})
+    with pytest.raises(UsageError, match=f"unknown argument 'ttlx0': known are {', '.join(sorted(told))}"):
+        QueueArguments.of("q", {"ttlx0": 5})
 
 
 def test_the_settings_that_open_takes_are_those_of_a_node() -> None:
     kept = get_type_hints(Settings)
     assert kept.pop("profile") is kept.pop("group") is str, "open has arguments for them"
     assert get_type_hints(NodeSettings) == kept
-    with pytest.raises(UsageError, match=f"the settings are profile, group, {', '.join(kept)}"):
-        changed_settings(Settings(), {"file_byte": 1})
+    with pytest.raises(
+        UsageError, match=f"there is no setting 'zzz': known are {', '.join(sorted(['profile', 'group', *kept]))}"
+    ):
+        changed_settings(Settings(), {"zzz": 1})
 
 
 def test_the_options_of_a_publish_are_those_of_every_face() -> None:

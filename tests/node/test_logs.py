@@ -193,7 +193,7 @@ def test_a_node_in_the_foreground_logs_to_standard_error_too(directory: Path) ->
         (["--set", "log_level=loud"], "setting log_level must be one of debug, info, warning, error, not 'loud'"),
         (["--set", "log_format=xml"], "setting log_format must be one of text, json, not 'xml'"),
         (["--set", "log_files=1"], "setting log_files must lie between 2 and 100, not 1"),
-        (["--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+        (["--log-level", "loud"], "'loud' is not a valid log_level: known are debug, error, info, warning"),
     ],
 )
 def test_what_a_log_cannot_be_is_refused(tmp_path: Path, words: list[str], said: str) -> None:
@@ -242,7 +242,7 @@ def child(path: Path, main: Callable[[], None], settings: Settings) -> None:
     role = children.Role("worker-0", "queue_worker", 0, (2,), lambda _pidfd: main() or 0, path, settings)
     gate, opened = os.pipe()
     pidfd = os.pidfd_open(os.getpid())
-    pid = forked.fork(lambda: children._be_child(role, gate, pidfd, lambda: None))
+    pid = forked.fork(lambda: children._be_child(role, gate, pidfd, lambda _role: None))
     os.write(opened, b"g")
     for descriptor in (gate, opened, pidfd):
         os.close(descriptor)

@@ -32,7 +32,9 @@ def test_a_worker_that_is_replaced_meanwhile(monkeypatch: pytest.MonkeyPatch, re
 
     monkeypatch.setattr(region, "posix_open", posix_open)
     superblock: Any = SimpleNamespace(
-        shared_id=1, queue_workers=[2], server_get=lambda _server, name: numbers.get(name, 0)
+        queue_workers=[2],
+        server_get=lambda _server, name: numbers.get(name, 0),
+        region_name=lambda what, server, generation: f"/{what}-{server}-{generation}",
     )
     found = Statistics(superblock).queues()
     assert {id: row["ready"] for id, row in found.items()} == ({7: 3} if replaced else {})

@@ -184,6 +184,7 @@ class TopicFolder:
         attachment = SimpleNamespace(
             topics=lambda: self.place,
             superblock=superblock,
+            forsaken=lambda: False,
             deserted=lambda: deserted,
             core=core,
             directory=directory,

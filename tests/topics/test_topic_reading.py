@@ -114,7 +114,7 @@ def test_a_record_keeps_what_it_says(folder: TopicFolder) -> None:
     (record,) = folder.reading().read(1).records
     assert (record.keys, record.key, record.tag, record.reconsume_times) == (("N1", "N2"), "N1", "Aa", 3)
     assert record.properties == {"origin": "EWR", "leer": "", "UNIQ_KEY": "7F"}
-    assert repr(record) == "Record(queue=1, offset=0, key='N1', tag='Aa', 7 bytes)"
+    assert repr(record) == "Record(queue=1, offset=0, key='N1', tag='Aa', 7 bytes: b'Gr\\xc3\\xbc\\xc3\\x9fe')"
     again = pickle.loads(pickle.dumps(record))
     assert again == record == copy.deepcopy(record)
     assert hash(again) == hash(record)

@@ -25,9 +25,9 @@ _NO_THREAD = "a reader of a group needs a thread, and the system has none left: 
 class Beating(Protocol):
     """A member, or several with the same program."""
 
-    beat_s: float  #: between two beats
+    _beat_s: float  #: between two beats
 
-    def beat(self) -> None:
+    def _beat_now(self) -> None:
         """The process runs."""
 
 
@@ -72,9 +72,9 @@ class Beats:
                 if not beating:
                     self._thread = None
                     return
-            pause = min(each.beat_s for each in beating)
+            pause = min(each._beat_s for each in beating)
             for each in beating:
-                each.beat()
+                each._beat_now()
             del beating, each
             self._more.wait(pause)
 

@@ -156,7 +156,7 @@ class Reader:
             _checked_limit(session_timeout, SESSION_S, "session_timeout", group),
             _checked_limit(max_poll_interval, POLL_S, "max_poll_interval", group),
         )
-        self.beat_s = beat_s_of(*self._limits)  #: between two beats
+        self._beat_s = beat_s_of(*self._limits)  #: between two beats
         self._calls = 0
         self._with_retries = self._beats = not inner and group is not None
         self._retries: Retries | None = None
@@ -384,7 +384,7 @@ class Reader:
 
     # -- the group ----------------------------------------------------------------------------------------------
 
-    def beat(self) -> None:
+    def _beat_now(self) -> None:
         """The process runs; a program that is inside of a call calls. By the thread of client/beats.py."""
         if self._inside:
             self._calls += 1
