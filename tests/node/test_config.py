@@ -35,7 +35,8 @@ def test_a_huge_value_is_refused_for_every_setting(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_no_number_is_refused_in_plain_words(name: str) -> None:
-    with pytest.raises(UsageError, match=f"^setting {name} must be a (whole )?number, not 'x'$"):
+    kind = "(whole )?number( of bytes, without a unit)?"
+    with pytest.raises(UsageError, match=f"^setting {name} must be a {kind}, not 'x'$"):
         changed_settings(Settings(), {name: "x"})
 
 

@@ -65,7 +65,7 @@ class Child:
         return code, self.log.read_text()
 
 
-def _own_output() -> None:
+def _own_output(_role: children.Role) -> None:
     """Not the test runner's: what the child says goes to its log."""
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - as long as the child lives
 
