@@ -329,7 +329,7 @@ def test_a_topic_worker_without_room_blocks_no_queue_and_no_start(start: Starter
     assert node.call("declare_queue", name="q")["created"]
     node.stop()
     node = start().ready()
-    assert ", topics is not up (see " in node.printed or ", topics" not in node.printed
+    assert ", topics, " not in node.printed, "they do not serve"
     (tmp_path / "node" / "behave" / "topics.exit").unlink()
     assert not node.call("declare_topic", name="t", timeout=60)["created"], "it is started again each second"
     node.stop()
