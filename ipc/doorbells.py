@@ -15,10 +15,9 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
-from warren.ipc import access
+from warren.ipc import access, socket_folder
 
 FOLDER = "doorbells"  #: twin of WR_DOORBELLS, ipc/core/doorbell.h
 
@@ -33,53 +32,30 @@ def make(directory: Path) -> None:
     clear(directory)
     with contextlib.suppress(FileExistsError):  # something else is in there
         os.mkdir(directory / FOLDER, 0o700)
-    with _opened(directory / FOLDER) as folder:
+    with socket_folder.opened(directory, FOLDER) as folder:
         access.let_in(folder, access.meeting_mode())
 
 
 def bind(sock: socket.socket, directory: int, slot: int, generation: int) -> None:
     """Give a socket the name of a client's doorbell, in the directory of this descriptor. Raises OSError."""
-    with _opened(FOLDER, directory) as folder:
-        sock.bind(_place(folder, name(slot, generation)))  # however long the path of the directory is
+    with socket_folder.opened(directory, FOLDER) as folder:
+        sock.bind(socket_folder.path(folder, name(slot, generation)))  # however long the path of the directory is
         made = os.open(name(slot, generation), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             if not stat.S_ISSOCK(os.fstat(made).st_mode):
                 raise FileExistsError(17, "somebody has put something else in its place")
             shared = os.fstat(folder).st_mode & 0o020
-            os.chmod(_place(made), 0o660 if shared else 0o600)
+            os.chmod(socket_folder.path(made), 0o660 if shared else 0o600)
         finally:
             os.close(made)
 
 
 def forget(directory: Path, slot: int, generation: int) -> None:
     """The client of this slot is gone."""
-    with contextlib.suppress(OSError), _opened(directory / FOLDER) as folder:
-        _remove(folder, name(slot, generation))
+    with contextlib.suppress(OSError), socket_folder.opened(directory, FOLDER) as folder:
+        socket_folder.remove(folder, name(slot, generation))
 
 
 def clear(directory: Path) -> None:
     """Remove all of it, at the end of a node. What is no socket stays, and so does its folder."""
-    with contextlib.suppress(OSError):
-        with _opened(directory / FOLDER) as folder:
-            for entry in os.listdir(folder):
-                _remove(folder, entry)
-        os.rmdir(directory / FOLDER)
-
-
-@contextlib.contextmanager
-def _opened(folder: Path | str, directory: int | None = None) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _place(descriptor: int, *inside: str) -> str:
-    """A path to what is open here, or to what is in it."""
-    return "/".join((f"/proc/self/fd/{descriptor}", *inside))
-
-
-def _remove(folder: int, entry: str) -> None:
-    if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
-        os.unlink(entry, dir_fd=folder)
+    socket_folder.clear(directory, FOLDER)

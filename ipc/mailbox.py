@@ -17,14 +17,12 @@ import heapq
 import itertools
 import os
 import socket
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from warren.ipc import access
+from warren.ipc import access, socket_folder
 
 PRIORITY_COLLECTED = 8
 PRIORITY_CLIENT = 7  # register, client_dying, recovery query
@@ -53,11 +51,11 @@ class Mailbox:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(directory / FOLDER, 0o700)
-            with _opened(directory) as folder:
+            with socket_folder.opened(directory, FOLDER) as folder:
                 access.let_in(folder, access.directory_mode())  # members post, and change nothing in the folder
-                _remove(folder, name(role))
-                self._socket.bind(_place(folder, name(role)))  # however long the path of the directory is
-                os.chmod(_place(folder, name(role)), access.object_mode())  # its group is the folder's
+                socket_folder.remove(folder, name(role))
+                self._socket.bind(socket_folder.path(folder, name(role)))  # however long the path of the directory is
+                os.chmod(socket_folder.path(folder, name(role)), access.object_mode())  # its group is the folder's
         except BaseException:
             self._socket.close()
             raise
@@ -94,40 +92,13 @@ def post(directory: Path | int, role: str, kind: str, priority: int = PRIORITY_O
     payload = bytes([priority]) + msgspec.msgpack.encode({"kind": kind, **fields})
     if len(payload) > 1 + MESSAGE_BYTES_MAX:
         return False
-    with contextlib.suppress(OSError), _opened(directory) as folder:
+    with contextlib.suppress(OSError), socket_folder.opened(directory, FOLDER) as folder:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
-            sender.sendto(payload, _place(folder, name(role)))
+            sender.sendto(payload, socket_folder.path(folder, name(role)))
         return True
     return False
 
 
 def clear(directory: Path) -> None:
     """Remove all mailboxes, at the end of a node. Other files stay, and so does their folder then."""
-    with contextlib.suppress(OSError):
-        with _opened(directory) as folder:
-            for entry in os.listdir(folder):
-                _remove(folder, entry)
-        os.rmdir(directory / FOLDER)
-
-
-@contextlib.contextmanager
-def _opened(directory: Path | int) -> Iterator[int]:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    if isinstance(directory, int):
-        descriptor = os.open(FOLDER, flags, dir_fd=directory)
-    else:
-        descriptor = os.open(directory / FOLDER, flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _place(folder: int, entry: str) -> str:
-    return f"/proc/self/fd/{folder}/{entry}"
-
-
-def _remove(folder: int, entry: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
-            os.unlink(entry, dir_fd=folder)
+    socket_folder.clear(directory, FOLDER)

@@ -19,9 +19,10 @@ OTHERS = {
     "engine/kernel/data_files.py": "it is the one that does",
     "engine/catalog/ownership.py": "gives modes to what it has opened without following a link, and to nothing else",
     "ipc/access.py": "of descriptors alone",
-    "ipc/doorbells.py": "below the engine: sockets, in a folder that it opens without following a link",
-    "ipc/mailbox.py": "below the engine: sockets, in a folder that it opens without following a link",
+    "ipc/doorbells.py": "a mode and a name of its socket, in a folder of ipc/socket_folder.py",
+    "ipc/mailbox.py": "a mode and a name of its socket, in a folder of ipc/socket_folder.py",
     "ipc/region.py": "shared memory",
+    "ipc/socket_folder.py": "below the engine: sockets, in a folder that it opens without following a link",
     "workers/servers/queue_worker.py": "names of shared memory",
     "workers/servers/topic_worker.py": "shared memory",
     "workers/process/abandoned.py": "shared memory, and /proc",
@@ -55,7 +56,7 @@ OF_PATH = {
     "lchmod", "symlink_to", "hardlink_to",
 }  # fmt: skip
 #: modules of our own that have functions of these names
-OURS = {"data_files", "mailbox"}
+OURS = {"data_files", "mailbox", "socket_folder"}
 IN_C = re.compile(
     r"(?<![\w>.])(open|open64|openat|openat2|creat|fopen|opendir|unlink|unlinkat|remove|rename|renameat|renameat2|mkdir|"
     r"mkdirat|rmdir|link|linkat|symlink|symlinkat|truncate|chmod|fchmodat|chown|lchown|fchownat|mknod|mknodat)\s*\("

@@ -30,6 +30,7 @@ from warren.workers.process import abandoned, shared_objects
 from support import users
 from support.real_node import RealNode
 from support.users import User
+from support.waiting import wait_until
 
 #: of this process alone: other runs leave and remove what is theirs
 BOB = User(100_000 + os.getpid() % 400_000)
@@ -68,9 +69,12 @@ def up(stack: contextlib.ExitStack, directory: Path) -> RealNode:
 
 
 def used(directory: Path) -> None:
+    """Two commands use the node; the supervisor removes their memory after them, in its own time."""
+    segments = bobs()[1]
     _pid, code, said = users.warren(BOB, "queue", "declare", directory, "q")
     assert code == 0, said
     assert users.warren(BOB, "publish", directory, "q", "--body", "x")[1] == 0
+    wait_until(lambda: bobs()[1] <= segments, 120, what="the commands' memory to go")
 
 
 def cleaned(*options: str) -> dict[str, object]:

@@ -51,10 +51,10 @@ for name in sys.argv[1:]:
         pass
 print(len(made), len(queues), flush=True)
 sys.stdin.readline()
-for name in made:
-    os.unlink('/dev/shm' + name)
 for name in queues:
     posix_ipc.unlink_message_queue(name)
+for name in made:
+    os.unlink('/dev/shm' + name)
 """
 
 
@@ -87,7 +87,7 @@ def squatting(prefix: str) -> Iterator[int]:
             yield int(made)
         finally:
             eve.stdin.close()
-            eve.wait(60)
+            assert eve.wait(120) == 0
 
 
 def prefix_of(directory: Path) -> str:
