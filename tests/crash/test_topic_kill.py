@@ -31,6 +31,7 @@ from warren.tools.crash.topic_log import BadFileError
 from warren.tools.crash.topic_messages import Message, body_of, chosen, java_hash, key_hash, parsed, queue_of
 
 from support.real_node import RealNode
+from support.topic_log import log_files
 
 KILLS = 30
 SECONDS = 120.0  # a quiet machine needs 12
@@ -286,7 +287,7 @@ def test_a_key_that_is_stale_missing_or_doubled_is_seen(folder: Path) -> None:
 
 @pytest.mark.integration
 def test_a_record_of_another_offset_is_seen(folder: Path) -> None:
-    path = min((folder / "topics" / "commitlog").iterdir())
+    path = min(log_files(folder / "topics" / "commitlog"))
     changed(path, 20, struct.pack(">Q", 7))
     assert found_in(folder)[0].startswith("log: the record at 0 is kept/0:7")
     changed(path, 88, b"\xff")  # of the body

@@ -21,6 +21,7 @@ from support import command_line
 from support.files import gone
 from support.real_node import RealNode
 from support.small_disk import Disk, alarm_off, alarm_row, status
+from support.topic_log import log_files
 from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
@@ -57,7 +58,7 @@ def minimum_is(topic: warren.Topic, offset: int, queue: int = 0) -> None:
 
 
 def first_file(own: RealNode) -> int:
-    return min(int(path.name) for path in (own.directory / "topics" / "commitlog").iterdir())
+    return min(int(path.name) for path in log_files(own.directory / "topics" / "commitlog"))
 
 
 def test_a_retention_is_declared_shown_and_changed(own: RealNode, node: warren.Node) -> None:
@@ -157,8 +158,8 @@ def test_files_that_go_give_their_space_back_whoever_has_them_open(own: RealNode
     log = own.directory / "topics" / "commitlog"
     copied = own.directory.parent / "copied"
     with contextlib.ExitStack() as open_:
-        files = [open_.enter_context(path.open("rb")) for path in sorted(log.iterdir())]
-        copied.hardlink_to(sorted(log.iterdir())[1])
+        files = [open_.enter_context(path.open("rb")) for path in log_files(log)]
+        copied.hardlink_to(log_files(log)[1])
         content = copied.read_bytes()
         topic.set(retention_bytes=150_000)
         wait_until(lambda: first_file(own) >= 2 << 20, 60, what="the removal")

@@ -28,6 +28,7 @@ from warren.workers.process.control import ControlClient
 
 from support import topic_tables
 from support.real_node import RealNode
+from support.topic_log import log_files
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -96,7 +97,7 @@ def topics_process(directory: Path) -> dict[str, Any] | None:
 def logged(directory: Path) -> list[dict[str, Any]]:
     """All records of the log but the commit records."""
     found = []
-    for path in sorted((directory / "topics/commitlog").iterdir()):
+    for path in log_files(directory / "topics/commitlog"):
         data, base, at = path.read_bytes(), int(path.name), 0
         while at < len(data):
             what, size, fields = topic_tables.read(data, base + at, at)
@@ -235,7 +236,7 @@ def test_the_log_of_another_node_stops_topics_alone_and_is_said_to_all(running: 
         log = directory / "topics/commitlog"
         shutil.rmtree(log)
         shutil.copytree(other.directory / "topics/commitlog", log)
-    before = {path: path.read_bytes() for path in log.iterdir()}
+    before = {path: path.read_bytes() for path in log_files(log)}
     running.start()
     wait_until(lambda: (found := topics_process(directory)) and found["state"] == "failed", 30, what="a failed worker")
     said = "expected a commit of this node, found one of node .*restore the folder of topics"
@@ -251,7 +252,7 @@ def test_the_log_of_another_node_stops_topics_alone_and_is_said_to_all(running: 
         with queue.get(timeout=30) as message:
             assert message.body == b"a message"
     running.stop()
-    assert {path: path.read_bytes() for path in log.iterdir()} == before
+    assert {path: path.read_bytes() for path in log_files(log)} == before
 
 
 def test_what_the_log_does_not_take_is_refused_with_both_numbers(running: RealNode) -> None:

@@ -23,6 +23,7 @@ from warren.workers.spark import native
 
 from support.real_node import RealNode
 from support.spark_queries import HOLD_S, finished, holders
+from support.topic_log import log_files
 from support.waiting import patience, wait_until
 
 pytestmark = [
@@ -256,7 +257,7 @@ def test_a_node_that_is_started_anew_in_the_middle(spark: Any, tmp_path: Path, h
             finished(writer)
             found = spark.read.parquet(str(tmp_path / "out")).collect()
             assert sorted(row.offset for row in found) == list(range(count + 10))
-            (log,) = (running.directory / "topics/commitlog").iterdir()
+            (log,) = log_files(running.directory / "topics/commitlog")
             with log.open("r+b") as file:
                 at = log.read_bytes().index(b"%0100d" % 20_000)
                 file.seek(at)

@@ -9,13 +9,18 @@ from warren.engine.topics import records
 from warren.engine.topics.formats import COMMIT_TOPIC
 
 
+def log_files(folder: Path) -> list[Path]:
+    """The files of a commit log, oldest first, without one that is just being made."""
+    return sorted(path for path in folder.iterdir() if path.name.isdecimal())
+
+
 def logged(directory: Path, topic: str) -> list[records.Record]:
     """The records of all topics that ever had this name, in the order of the log."""
     return [record for record in _records(directory) if record.topic == topic]
 
 
 def _records(directory: Path) -> Iterator[records.Record]:
-    for path in sorted((directory / "topics" / "commitlog").iterdir()):
+    for path in log_files(directory / "topics" / "commitlog"):
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
             at, base = 0, int(path.name)
             while at < len(log):

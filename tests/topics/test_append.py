@@ -22,7 +22,7 @@ import warren
 
 from support.real_node import RealNode, frozen
 from support.small_disk import LIMIT, Disk, alarm_off, filled
-from support.topic_log import by_queue, holds, logged
+from support.topic_log import by_queue, holds, log_files, logged
 from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
@@ -248,7 +248,7 @@ def test_small_files_and_a_small_ring(tmp_path: Path) -> None:
         with pytest.raises(warren.MessageTooLarge, match="topic_ring_bytes"):
             topic.append(bytes(100_000), wait=False).result(60 * patience())
         holds(running.directory, "t", positions, sent)
-        assert len(list((running.directory / "topics" / "commitlog").iterdir())) >= 3
+        assert len(log_files(running.directory / "topics" / "commitlog")) >= 3
 
 
 def test_what_is_under_way_when_the_client_closes_is_appended(running: RealNode) -> None:

@@ -20,7 +20,7 @@ import pytest
 import warren
 
 from support.real_node import RealNode, frozen
-from support.topic_log import bodies, by_queue, logged
+from support.topic_log import bodies, by_queue, log_files, logged
 from support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.integration
@@ -246,7 +246,7 @@ def test_a_topic_worker_that_was_given_up(running: RealNode) -> None:
     with warren.attach(running.directory) as node:
         alone, bound = node.queue("alone"), node.queue("q-a")
         node.publish(b"1", "e", "k")
-        log = min((running.directory / "topics" / "commitlog").iterdir())
+        log = min(log_files(running.directory / "topics" / "commitlog"))
         with frozen(running, ROLE):
             os.truncate(log, 100)  # what was confirmed is gone: the next worker does not serve
             os.kill(running.pids()[ROLE], signal.SIGKILL)

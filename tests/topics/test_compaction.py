@@ -26,6 +26,7 @@ from warren.engine.topics.retention_clock import RetentionClock
 from warren.engine.topics.retention_rules import reader_of
 
 from support.long import in_part, rounds
+from support.topic_log import log_files
 from support.topic_probe import OK, Appender, Life, Topic, TopicNode
 
 HOUR = 3600.0
@@ -175,12 +176,12 @@ def test_of_each_key_the_newest_message_stays(node: TopicNode, life: Life, write
 
 def test_files_of_the_log_go(node: TopicNode, life: Life, writer: Writer) -> None:
     chance = random.Random(2)
-    while len(list(node.folder.log.iterdir())) < 3:
+    while len(log_files(node.folder.log)) < 3:
         writer.put(life, 400, 30, chance)
     life.compact()
     checkpointed(life)
     life.retain(3)
-    assert min(int(path.name) for path in node.folder.log.iterdir()) > 0
+    assert min(int(path.name) for path in log_files(node.folder.log)) > 0
     assert Reading(life).values() == writer.values()
 
 
@@ -198,7 +199,7 @@ def test_a_topic_with_few_messages_does_not_keep_the_log_of_others(node: TopicNo
     life.compact()
     checkpointed(life)
     life.retain(3)
-    assert len(list(node.folder.log.iterdir())) <= 3
+    assert len(log_files(node.folder.log)) <= 3
     assert Reading(life).values() == writer.values()
     assert life.stop()
 

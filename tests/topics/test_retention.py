@@ -24,6 +24,7 @@ from warren.engine.topics.retention_clock import HELD_S, RetentionClock
 from warren.engine.topics.retention_rules import NO_RECORD
 from warren.ipc.layout import CONSTANTS
 
+from support.topic_log import log_files
 from support.topic_probe import MIB, SERVER, Appender, Life, Topic, TopicNode
 
 HOUR = 3600.0
@@ -80,7 +81,7 @@ def checkpointed(life: Life) -> None:
 
 
 def bases(node: TopicNode) -> list[int]:
-    return sorted(int(path.name) for path in node.folder.log.iterdir())
+    return sorted(int(path.name) for path in log_files(node.folder.log))
 
 
 def reader(life: Life, topic: Topic, root: int) -> _core.TopicReader:
