@@ -22,6 +22,7 @@ from warren.tools.fault import cases, shim
 from warren.tools.fault.__main__ import Campaign
 from warren.tools.fault.cases import Case
 from warren.tools.fault.ledger import Ledger
+from warren.workers.process.exit_codes import EXIT_KILLED
 
 from support.long import rounds
 from support.seeds import new_seed
@@ -129,6 +130,60 @@ def test_a_supervisor_that_is_just_starting_is_killed_too(tmp_path: Path) -> Non
         check=True,
         timeout=300,
     )
+
+
+SLOW = """
+import json, os, subprocess, sys
+import warren
+from warren.tools.fault import shim
+
+directory, ruler = sys.argv[1], shim.Shim.current()
+ruler.begin(os.path.realpath(directory))
+command = [sys.executable, "-m", "warren", "up", "--set", "workers=1", "--stop-timeout", "2", directory]
+
+def up():
+    node = subprocess.Popen(command, env=os.environ | {shim.ROLE_VARIABLE: "supervisor"}, stdout=subprocess.PIPE)
+    while b"is up" not in node.stdout.readline():
+        assert node.poll() is None
+    return node
+
+def stop():
+    command = [sys.executable, "-m", "warren", "stop", "--timeout", "3", directory]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+supervisor = up()
+with warren.attach(directory) as node:
+    node.queue("q").put(b"confirmed", timeout=60)
+for number, klass in enumerate(("journal", "pages", "meta")):
+    ruler.arm(number, "worker", "sync", klass, "slow", delay_s=600)
+stopped = stop()
+ruler.lift()
+code = supervisor.wait(300)
+supervisor = up()
+with warren.attach(directory) as node:
+    body = bytes(node.queue("q").get(timeout=60).body).decode()
+last = stop()
+print(json.dumps([stopped.returncode, stopped.stderr, code, body, last.returncode, supervisor.wait(300)]))
+"""
+
+
+@pytest.mark.crash
+def test_stop_does_not_call_a_node_stopped_whose_disk_did_not_answer(tmp_path: Path) -> None:
+    """A sync of the worker takes longer than `stop_timeout`: it is killed, named, and both commands end with 6."""
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, str(tmp_path / "node")],
+        env=shim.Shim(tmp_path).environment() | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    code, said, of_node, body, *last = json.loads(done.stdout)
+    assert (code, of_node) == (EXIT_KILLED, EXIT_KILLED), said
+    assert "worker-0" in said
+    assert "waits for one write that does not end" in said
+    assert (body, last) == ("confirmed", [0, 0])
 
 
 # -- the library ------------------------------------------------------------------------------------------------------

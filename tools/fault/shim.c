@@ -3,8 +3,8 @@
  *     WARREN_FAULT_CONTROL  the control file, made by shim.py and mapped by every process of a node and its clients
  *     WARREN_FAULT_ROLE     the role of a process that is executed: "supervisor", "client"; others have none
  *
- * A rule names roles, one call, classes of what it touches, an error (or a short count), and which of the matching calls
- * fail: from the first-th on, each every-th, so many times. Every call is counted by role, call and class, so a run
+ * A rule names roles, one call, classes of what it touches, an error (or a short count, or a delay), and which of the
+ * matching calls fail: from the first-th on, each every-th, so many times. Every call is counted by role, call and class, so a run
  * without rules tells what there is to fail. A call that fails is not made.
  *
  * The servers of a node are forked: a process has the role "starting" from its supervisor's fork until it writes its name
@@ -19,7 +19,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
-#include <mqueue.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -35,6 +34,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef NAMES
@@ -45,13 +45,14 @@
 
 #define FDS_MAX 65536
 #define SHORT (-1)
+#define SLOW (-2)
 #define BLOCK 512 /* a short count of an unbuffered call ends where a sector does */
 
 typedef struct {
     _Atomic uint32_t armed;
     uint32_t roles, call, classes; /* bits, a number, bits */
     int32_t error;
-    uint32_t unused;
+    uint32_t delay_ms; /* of SLOW: the call is made after it */
     uint64_t first, every, times;
     _Atomic uint64_t seen, failed;
 } rule;
@@ -87,10 +88,6 @@ static pid_t (*next_fork)(void);
 static int (*next_pthread_create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 static int (*next_shm_open)(const char *, int, mode_t);
 static int (*next_shm_unlink)(const char *);
-static mqd_t (*next_mq_open)(const char *, int, ...);
-static int (*next_mq_unlink)(const char *);
-static ssize_t (*next_mq_timedreceive)(mqd_t, char *, size_t, unsigned *, const struct timespec *);
-static int (*next_mq_timedsend)(mqd_t, const char *, size_t, unsigned, const struct timespec *);
 static DIR *(*next_opendir)(const char *);
 static struct dirent64 *(*next_readdir64)(DIR *);
 
@@ -124,10 +121,6 @@ __attribute__((constructor)) static void begin(void) {
     NEXT(pthread_create);
     NEXT(shm_open);
     NEXT(shm_unlink);
-    NEXT(mq_open);
-    NEXT(mq_unlink);
-    NEXT(mq_timedreceive);
-    NEXT(mq_timedsend);
     NEXT(opendir);
     NEXT(readdir64);
     const char *path = getenv("WARREN_FAULT_CONTROL"), *name = getenv("WARREN_FAULT_ROLE");
@@ -228,8 +221,10 @@ static int failing(uint32_t call, uint32_t klass, int fd, const char *text) {
         if (atomic_fetch_add(&r->failed, 1) >= r->times) continue;
         int saved = errno;
         note(i, r, mine, call, klass, k, fd, text);
+        struct timespec left = {r->delay_ms / 1000, r->delay_ms % 1000 * 1000000l};
+        while (r->error == SLOW && nanosleep(&left, &left)) {}
         errno = saved;
-        return r->error;
+        return r->error == SLOW ? 0 : r->error;
     }
     return 0;
 }
@@ -517,7 +512,7 @@ int posix_memalign(void **to, size_t alignment, size_t n) {
     return 0;
 }
 
-/* ---- memory shared by name and by number, message queues ---- */
+/* ---- memory shared by name and by number ---- */
 
 int shm_open(const char *name, int flags, mode_t mode) {
     if (refused(flags & O_CREAT ? CALL_CREATE : CALL_OPEN, CLASS_SHM, -1, name)) return -1;
@@ -540,31 +535,6 @@ int semget(key_t key, int n, int flags) {
 int semop(int id, struct sembuf *operations, size_t n) {
     return refused(CALL_SEMOP, CLASS_SYSV, -1, "") ? -1 : (int)syscall(SYS_semop, id, operations, n);
 }
-
-mqd_t mq_open(const char *name, int flags, ...) {
-    mode_t mode = 0;
-    struct mq_attr *attributes = NULL;
-    if (flags & O_CREAT) {
-        va_list more;
-        va_start(more, flags);
-        mode = va_arg(more, mode_t);
-        attributes = va_arg(more, struct mq_attr *);
-        va_end(more);
-    }
-    if (refused(flags & O_CREAT ? CALL_CREATE : CALL_OPEN, CLASS_MQ, -1, name)) return -1;
-    mqd_t made = flags & O_CREAT ? next_mq_open(name, flags, mode, attributes) : next_mq_open(name, flags);
-    forget((int)made);
-    return made;
-}
-int mq_unlink(const char *name) { return refused(CALL_UNLINK, CLASS_MQ, -1, name) ? -1 : next_mq_unlink(name); }
-ssize_t mq_timedreceive(mqd_t queue, char *to, size_t n, unsigned *priority, const struct timespec *until) {
-    return refused(CALL_READ, CLASS_MQ, -1, "") ? -1 : next_mq_timedreceive(queue, to, n, priority, until);
-}
-int mq_timedsend(mqd_t queue, const char *from, size_t n, unsigned priority, const struct timespec *until) {
-    return refused(CALL_WRITE, CLASS_MQ, -1, "") ? -1 : next_mq_timedsend(queue, from, n, priority, until);
-}
-ssize_t mq_receive(mqd_t queue, char *to, size_t n, unsigned *priority) { return mq_timedreceive(queue, to, n, priority, NULL); }
-int mq_send(mqd_t queue, const char *from, size_t n, unsigned priority) { return mq_timedsend(queue, from, n, priority, NULL); }
 
 /* ---- sockets ---- */
 

@@ -28,10 +28,11 @@ CALLS = (
     "pidfd", "wait",
 )  # fmt: skip
 CLASSES = (
-    "journal", "pages", "large", "store", "topics", "compacted", "meta", "log", "shm", "sysv", "mq", "socket",
+    "journal", "pages", "large", "store", "topics", "compacted", "meta", "log", "shm", "sysv", "socket",
     "process", "memory", "other",
 )  # fmt: skip
-SHORT = "short"
+SHORT, SLOW = "short", "slow"
+OTHERS = {SHORT: -1, SLOW: -2}  #: answers that are no errno
 CONTROL_VARIABLE, ROLE_VARIABLE = "WARREN_FAULT_CONTROL", "WARREN_FAULT_ROLE"
 FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread"]
 FOR_EVER = 1 << 60
@@ -41,7 +42,7 @@ class _Rule(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_uint32) for name in ("armed", "roles", "call", "classes")),
         ("error", ctypes.c_int32),
-        ("unused", ctypes.c_uint32),
+        ("delay_ms", ctypes.c_uint32),
         *((name, ctypes.c_uint64) for name in ("first", "every", "times", "seen", "failed")),
     )
 
@@ -103,13 +104,13 @@ def _names() -> str:
 
 
 def error_number(name: str) -> int:
-    """errno of a name; -1 for a short count."""
-    return -1 if name == SHORT else int(getattr(errno, name))
+    """errno of a name; -1 for a short count, -2 for a delay."""
+    return OTHERS[name] if name in OTHERS else int(getattr(errno, name))
 
 
 def error_name(number: int) -> str:
     """The name that error_number takes."""
-    return SHORT if number == -1 else errno.errorcode.get(number, str(number))
+    return next((name for name, other in OTHERS.items() if other == number), errno.errorcode.get(number, str(number)))
 
 
 class Shim:
@@ -173,14 +174,18 @@ class Shim:
         first: int = 1,
         every: int = 1,
         times: int = FOR_EVER,
+        delay_s: float = 0.0,
     ) -> None:
-        """Rule `number`: from the first-th matching call on each every-th fails, `times` of them."""
+        """Rule `number`: from the first-th matching call on each every-th fails, `times` of them. "slow": it is made
+        after `delay_s`.
+        """
         rule = self._page.rules[number]
         rule.armed = 0
         rule.roles, rule.classes = 1 << ROLES.index(role), 1 << CLASSES.index(klass)
         rule.call, rule.error = CALLS.index(call), error_number(error)
         rule.first, rule.every, rule.times = first, every, times
         rule.seen = rule.failed = 0
+        rule.delay_ms = round(delay_s * 1000)
         if call == "malloc":
             self._page.memory = 1
         rule.armed = 1
