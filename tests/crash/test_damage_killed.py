@@ -3,6 +3,7 @@ and the next start. Method: a real node with bodies in its store is killed; each
 checks it, starts it, and reads its queues to the end.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -74,9 +75,13 @@ def problems(path: Path) -> list[str]:
 
 
 def begun(folder: Path, suffix: str) -> list[Path]:
-    """Files with a record, by rising number."""
-    files = sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem))
-    return [path for path in files if any(path.read_bytes()[FILE_HEADER_BYTES : FILE_HEADER_BYTES + 64])]
+    """Files with a record, by rising number; a living node may remove some meanwhile."""
+    found = []
+    for path in sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem)):
+        with contextlib.suppress(FileNotFoundError):
+            if any(path.read_bytes()[FILE_HEADER_BYTES : FILE_HEADER_BYTES + 64]):
+                found.append(path)
+    return found
 
 
 def remove_old(path: Path) -> Path:

@@ -50,19 +50,13 @@ def bobs() -> tuple[set[str], set[int], set[int]]:
 
 
 @pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("abandoned")
-    for above in (place, *place.parents):
-        if str(above).startswith("/tmp/") and above.stat().st_uid == os.geteuid():
-            above.chmod(0o755)
-    home = place / "bob"
-    home.mkdir()
-    os.chown(home, BOB.uid, BOB.uid)
-    return home
+def home(tmp_path: Path) -> Iterator[Path]:
+    with users.looked_into(tmp_path):
+        yield users.home(tmp_path, BOB)
 
 
 def up(stack: contextlib.ExitStack, directory: Path) -> RealNode:
-    node = RealNode(directory, user=users.as_numbers(BOB), workers=1)
+    node = users.node_of(BOB, directory)
     node.start()
     stack.callback(node.stop)
     return node

@@ -25,7 +25,6 @@ from warren.workers.node import cold_start
 from warren.workers.process import shared_objects
 
 from support import users
-from support.real_node import RealNode
 from support.users import ALICE, EVE
 from support.waiting import wait_until
 
@@ -130,22 +129,15 @@ def killed_and_back(directory: Path, role: str) -> None:
 
 
 @pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place of alice's below one that all may enter."""
-    place = tmp_path_factory.mktemp("squatters")
-    for above in (place, *place.parents):
-        if str(above).startswith("/tmp/") and above.stat().st_uid == os.geteuid():
-            above.chmod(0o755)
-    home = place / "alice"
-    home.mkdir()
-    os.chown(home, ALICE.uid, ALICE.uid)
-    return home
+def home(tmp_path: Path) -> Iterator[Path]:
+    with users.looked_into(tmp_path):
+        yield users.home(tmp_path, ALICE)
 
 
 def test_a_node_lives_beside_a_squatter(home: Path) -> None:
     """The squatter's names are there while each process is killed, at the stop, and at the start after it."""
     directory = home / "node"
-    node = RealNode(directory, user=users.as_numbers(ALICE), workers=1)
+    node = users.node_of(ALICE, directory)
     with contextlib.ExitStack() as stack:
         stack.callback(node.stop)
         node.start()
