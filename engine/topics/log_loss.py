@@ -407,7 +407,7 @@ class LogLoss:
             reached("loss.ended")
         aside = self._folder.path / quarantine.QUARANTINE
         what = f"a loss was accepted: at most {counted(loss.messages, 'message')}; what is lost is named in "
-        where = f"{aside / quarantine.REPORT}, and bytes that were written over are beside it"
+        where = f"{aside / quarantine.REPORT}, and copies of overwritten bytes are next to it"
         return [f"{self._folder.log}: {what}{where}", *(item.text for item in loss.queues)]
 
     def finish(self) -> None:

@@ -190,7 +190,7 @@ def sinks(directory: Path) -> list[SinkFolder]:
 
 
 def strangers(directory: Path) -> list[tuple[Path, str]]:
-    """What lies among the sinks and is none, with what is to be said of it: members can put things there."""
+    """Entries among the sinks that are not sinks, each with a text about it: members can put things there."""
     found = []
     for path in _listed(directory):
         if path.name.startswith(_GONE):
@@ -198,7 +198,7 @@ def strangers(directory: Path) -> list[tuple[Path, str]]:
         elif not (_NAME.fullmatch(path.name) and _is_folder(path)):
             with contextlib.suppress(FileNotFoundError):
                 owner = access.user(path.lstat().st_uid)
-                found.append((path, f"does not belong here, and is no sink; it is {owner}'s, who may remove it"))
+                found.append((path, f"does not belong here, and is not a sink; {owner} owns it and may remove it"))
     return found
 
 

@@ -130,8 +130,9 @@ def test_check_names_what_is_damaged(directory: Path) -> None:
     assert "mine: does not belong here" in found
     assert "is left of a sink that was forgotten" in found
     listed = warren("transactions", directory).stdout
+    owned = rf"user \S+ \({os.geteuid()}\) owns it"
     for name in ("file", "pipe"):
-        assert re.search(rf"{name}'? does not belong here, and is no sink; it is user \S+ \({os.geteuid()}\)'s", listed)
+        assert re.search(rf"{name}'? does not belong here, and is not a sink; {owned}", listed)
         assert f"{name}: does not belong here" in found
     assert "copies" in listed
     assert [(row["sink"], bool(row["problem"])) for row in told("transactions", directory)] == [

@@ -166,5 +166,5 @@ def test_the_message_id_of_the_original() -> None:
     "text", ["", "0" * 31, "0" * 33, "0" * 55, "0" * 40, "G" + "0" * 31, "0" * 16 + "8" + "0" * 15, "٠" * 16, "é" * 16]
 )
 def test_what_is_no_message_id(text: str) -> None:
-    with pytest.raises(UsageError, match="is no message id: one has 32 or 56 hexadecimal digits"):
+    with pytest.raises(UsageError, match="is not a message id: one has 32 or 56 hexadecimal digits"):
         records.parse_message_id(text)

@@ -161,7 +161,7 @@ def half_of(client: Client, topic: str, topic_id: int, message_id: str) -> Half:
     try:
         host, place = _core.message_id_parse(message_id)
     except ValueError:
-        raise UsageError(f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits") from None
+        raise UsageError(f"{shown(message_id)} is not a message id: one has 32 or 56 hexadecimal digits") from None
     if host not in (client.store_host(), NO_HOST) or place >> 63:
         raise UsageError(f"{message_id} is no id of a half message of this node")
     return Half(client, topic, topic_id, _core.message_id(host, place), place, prepared=False)

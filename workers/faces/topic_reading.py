@@ -254,7 +254,7 @@ class TopicReading(TopicScans):
             if str(error) != "message id":
                 raise
             if not _UNIQUE.fullmatch(message_id):
-                what = f"{shown(message_id)} is no message id: one has 32 or 56 hexadecimal digits"
+                what = f"{shown(message_id)} is not a message id: one has 32 or 56 hexadecimal digits"
                 raise UsageError(what) from None
             records, found = [], None  # no position is so high: an id of a producer alone
         if found is not None:
