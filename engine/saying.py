@@ -119,7 +119,7 @@ def shown(value: object) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is not known: those that are like it, else all that are."""
+    """The hint for an unknown name: similar names if there are any, else all known ones."""
     import difflib
 
     names = sorted(known)
@@ -132,8 +132,8 @@ _EXTRAS = {"argon2": "gateway", "kombu": "celery", "celery": "celery", "pyspark"
 
 
 def not_installed(error: ImportError, what: str) -> ImportError:
-    """What to raise instead of an error that a package is missing which `what` needs; one of our own modules is a
-    mistake, and said as it is.
+    """The error to raise when a package that `what` needs is missing. If the missing module is our own, that is a bug,
+    and the error stays as it is.
     """
     package = (error.name or "").partition(".")[0]
     if not package or package == "warren":

@@ -121,7 +121,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is for programs: the modules behind it are not."""
+    """The public names, without the modules that implement them."""
     return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 

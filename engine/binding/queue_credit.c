@@ -74,10 +74,10 @@ int wr_credit_take_back(HandleObject *h, wr_condition *blocked) {
     wr_client_consumer *consumer = &h->consumer;
     if (!consumer->announced) return 0;
     int error;
-    if (h->prefetch) { /* one is the least that can be said */
+    if (h->prefetch) { /* one is the smallest prefetch: 0 would mean no limit */
         error = wr_attachment_credit(&c->a, consumer, 0, 1, blocked);
     } else {
-        /* nothing came since: who has asked waits */
+        /* nothing came since: the get that asked still waits */
         if (!h->adapts || !coming(consumer) || !consumer->popped) return 0;
         error = wr_attachment_credit(&c->a, consumer, consumer->popped, h->unacked_max, blocked);
     }

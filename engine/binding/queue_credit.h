@@ -14,8 +14,9 @@ int wr_credit_cancel(HandleObject *h, uint64_t deadline); /* nothing more is to 
 bool wr_credit_quiet(const HandleObject *h); /* nothing is asked for, and nothing more can come of what was */
 bool wr_credit_still(const HandleObject *h); /* the same, or what was asked for has come */
 int wr_credit_ahead(HandleObject *h, wr_condition *blocked); /* of who adapts: h->window ahead. 0, EAGAIN, ECONNRESET */
-/* Of who adapts: what was granted and not used is taken back. Of who has a prefetch: it is one, so that nothing comes while anything
- * is held here, until the next poll says it again. 0, or what wr_attachment_credit says. */
+/* Of a handle that adapts: unused credit is taken back. Of one with a prefetch: the prefetch becomes one, so that
+ * nothing comes while anything is held here, until the next poll announces it again. 0, or an error of
+ * wr_attachment_credit. */
 int wr_credit_take_back(HandleObject *h, wr_condition *blocked);
 uint64_t wr_credit_hoarded(const HandleObject *h); /* messages that lie here, or may come, unasked for */
 void wr_credit_remind(HandleObject *h); /* of a queue with an ack timeout: the worker is told, now and then, that we wait */

@@ -140,7 +140,7 @@ PyObject *wr_handle_take_back(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(h->cancelled - 1);
 }
 
-/* ask(): what begin() was given is told to the worker, if it does not know. False: there is no room to say so now. */
+/* ask(): announce to the worker what begin() was given, if it does not know. False: the ring has no room now. */
 PyObject *wr_handle_ask(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;
@@ -153,8 +153,9 @@ PyObject *wr_handle_ask(PyObject *op, PyObject *unused) {
     Py_RETURN_TRUE;
 }
 
-/* again(): the worker is asked for the same once more. The sequence of that, behind which all has come that was there
- * when it executed what was asked before; None: nothing is asked for; False: there is no room for it now. */
+/* again(): send the same credit again. Returns the sequence of the command: once it is executed, everything that was
+ * there when the worker executed the previous one has arrived. None: nothing is asked for; False: the ring has no room
+ * now. */
 PyObject *wr_handle_again(PyObject *op, PyObject *unused) {
     HandleObject *h = (HandleObject *)op;
     (void)unused;

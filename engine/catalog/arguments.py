@@ -22,7 +22,7 @@
 Invariants
   What is stored is `given()`: values that differ from the default, in one type each. So a declaration that says a
   default aloud is the same as one that leaves it out.
-  Times are stored in seconds and used in milliseconds; they are at least one of them, but for message_ttl 0.
+  Times are stored in seconds and used in milliseconds; they are at least one millisecond, except message_ttl 0.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def of_text(given: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments as a command line has them, where numbers and truths are text, in their types. What is none of its
-    type stays as it is: whoever checks it says so.
+    """Arguments of a command line, where numbers and booleans are text, converted to their types. A value that does
+    not fit its type is left unchanged: the check of the arguments reports it.
     """
     return {name: _of_text(_KINDS.get(name, str), text) for name, text in given.items()}
 

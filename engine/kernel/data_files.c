@@ -10,7 +10,7 @@
 
 #define FOLDER (O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-/* A descriptor of the folder that a path lies in, to be closed unless it is root, and its last name; −1 with errno. */
+/* A descriptor of the folder that contains a path (close it unless it is root), and the last name; −1 with errno. */
 static int enter(int root, const char *path, const char **name) {
     char part[NAME_MAX + 1];
     int at = root, error = 0;
@@ -41,7 +41,7 @@ static void leave(int root, int at) {
     errno = error;
 }
 
-/* What a call in the folder of a path has answered, as 0 or an errno. */
+/* The result of a call in the folder of a path: 0 or an errno. */
 static int answer(int root, int at, int result) {
     const int error = result ? errno : 0;
     leave(root, at);

@@ -1,15 +1,15 @@
-"""Files and folders of a data directory: opened, made, named and removed; whatever lies in it, nothing outside of it.
+"""Files and folders of a data directory: opened, made, renamed and removed, but never outside it, whatever it contains.
 
 With an older Warren the members of a node's group could put links into its folders, and a directory may be a copy from
-anywhere. So no part of a path below the directory is followed as a link: each is opened in the one above it. What is
-opened is a regular file of the owner of the directory. The directory itself may be reached through links.
+anywhere. So no part of a path below the directory is followed as a link: each is opened relative to the one above it,
+and only regular files of the owner of the directory are opened. The directory itself may be reached through links.
 
 Where a path begins: a relative one in the current directory, in which servers work (workers/process/tie.py), or in
 `folder`, a descriptor; an absolute one in the directory that `NodeDirectory` has named (`is_root`), or in a descriptor
-of one (`/proc/self/fd/7`). One that is in none, as of a report that somebody wants, begins in its own folder.
+of one (`/proc/self/fd/7`). A path in none of these, such as a report that a user asked for, begins in its own folder.
 
 All modules of a node open, make, rename and remove through this one, in C through kernel/data_files.h;
-tests/house/test_data_files.py looks. Invariant: nothing is written, removed or given a mode where a link leads.
+tests/house/test_data_files.py checks that. Invariant: nothing is written, removed or given a mode where a link leads.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from warren.ipc import access
 _roots: set[str] = set()
 _DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: what a path that leads through a link, or through a file, is refused with
+#: errors for a path that leads through a link or a file
 _NO_WAY = (errno.ELOOP, errno.ENOTDIR)
 
 
 def is_root(directory: Path) -> None:
-    """This is a data directory: links may lead to it, and none is followed below it."""
+    """Declare a data directory: links may lead to it, but none is followed below it."""
     _roots.add(str(directory))
 
 
@@ -43,7 +43,7 @@ def is_root(directory: Path) -> None:
 
 
 def _root_of(path: str) -> str:
-    """The data directory that an absolute path lies in, or is."""
+    """The data directory that contains an absolute path, or is it."""
     above = path
     while len(above) > 1:
         if above in _roots or _DESCRIPTOR.fullmatch(above):
@@ -141,7 +141,7 @@ def open_folder(path: Path | str, *, folder: int | None = None) -> int:
 
 
 def above(folder: int) -> int:
-    """A descriptor of the folder that an open one lies in, or lay in when it was removed. Raises OSError."""
+    """A descriptor of the parent of an open folder, also when that was removed. Raises OSError."""
     return os.open(os.pardir, os.O_RDONLY | _FOLDER, dir_fd=folder)
 
 

@@ -69,8 +69,8 @@ void wr_consumer_speaks(wr_queue_engine *e, wr_consumer *c) {
     wr_queue_wake(e, c->queue);
 }
 
-/* What a single active consumer holds when it leaves comes first, if it returns: until it is settled the next one gets nothing
- * of what lies in the queue now (queues/delivery.c). */
+/* Messages that a single active consumer holds when it leaves come first if they return: until they are settled, the
+ * next one gets none of those that are in the queue now (queues/delivery.c). */
 static void leaves_first(wr_consumer *c) {
     wr_queue *q = c->queue;
     if (!c->held_n || q->leaving || !q->policy || !q->policy->o.single_active) return;

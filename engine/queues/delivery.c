@@ -26,7 +26,8 @@ static inline bool takes(wr_queue_engine *e, const wr_consumer *c) {
     return false;
 }
 
-/* What a single active consumer held when it left may return, and comes before what lay in the queue with it. */
+/* Messages that a single active consumer held when it left may return, and come before those that were in the queue
+ * then. */
 static bool held_up(wr_queue *q) {
     uint64_t sequence;
     return q->leaving && q->consumers_n && q->consumers[0] != q->leaving && wr_queue_first(q, &sequence) && sequence < q->left_at;

@@ -1,19 +1,18 @@
 """The losses of a commit log that a start refuses, and a log that is whole without them, once somebody has accepted
 that (docs/design/047-accepted-losses.md).
 
-`find` changes nothing. It walks what is sound, wherever it lies: files that are missing, cut or another node's, bytes
-that are not what was written, and an end that the checkpoint, the consume queues or the groups know to have been
-further on, are what is lost. What was given out before says which offsets there were: rows of the checkpoint, units,
-groups, files of newest messages.
+`find` changes nothing. It walks the intact parts, wherever they are. Losses are files that are missing, cut or another
+node's, bytes that differ from what was written, and an end before that known to the checkpoint, the consume queues or
+the groups. These files show which offsets existed: rows of the checkpoint, units, groups, files of newest messages.
 
-`accept` makes the log whole: commits without a message take the places of lost ones (filler.py), a record of
-LOST_TOPIC says at which offsets queues go on, and the log goes on behind every position that it had. So no offset and
-no message id is given twice, and groups that had committed further than what is left skip nothing that comes.
+`accept` makes the log whole: commits without a message replace lost ones (filler.py), a record of LOST_TOPIC names the
+next offset of each queue, and the log continues after every position that it had. So no offset and no message id is
+given twice, and groups that had committed lost offsets skip no new message.
 
-Order, each step durable before the next: the bytes that go are copied to the quarantine; the report says what is lost;
-the file `loss` says all that is to be done; files are made, and the log is filled; consume queues, index and checkpoint
-are made again (the caller); `loss` goes. Kill anywhere: before `loss` is there the log is as it was; then a start
-refuses, `find` reads what was found before, and all of it is done again, with the same bytes.
+Order, each step durable before the next: bytes to be overwritten are copied to the quarantine; the report names the
+losses; the file `loss` holds the whole plan; files are made, and the log is filled; consume queues, index and
+checkpoint are made again (the caller); `loss` is removed. Killed anywhere: until `loss` exists the log is unchanged;
+from then on a start refuses, `find` reads the plan, and all of it is done again, with the same bytes.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class LostQueue:
     id: int
     queue: int
     ranges: list[Range]  #: of offsets, at most
-    next: int  #: where it goes on
+    next: int  #: its next offset
 
     @property
     def messages(self) -> int:
@@ -112,9 +111,9 @@ class Loss:
     queues: list[LostQueue] = field(default_factory=list)
     groups: list[LostGroup] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
-    strange: list[str] = field(default_factory=list)  #: names: what is no file of the log, and has the name of one
+    strange: list[str] = field(default_factory=list)  #: entries named like a file of the log that are not one
     bases: list[int] = field(default_factory=list)  #: of the files that are there
-    end: Commit = field(default_factory=Commit)  #: of what is sound
+    end: Commit = field(default_factory=Commit)  #: of the intact part
     begin: int = 0  #: the log's first file
     limit: int = 0  #: positions below it were given out
     first: int = 0  #: the log may begin here from now on

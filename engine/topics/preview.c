@@ -30,8 +30,8 @@ static int look_at_begins(const wr_log_visitor *visitor, void *context, uint64_t
     }
 }
 
-/* Is the commit record of `last` in n bytes that end at a position, with nothing behind it but the end of its file, which comes `rest` bytes
- * after them? */
+/* Do the n bytes that end at a position contain the commit record of `last`, with only the end of its file after it,
+ * `rest` bytes after them? */
 static bool ends_with(const uint8_t *bytes, uint64_t n, uint64_t position, uint64_t rest, bool file_ends, const wr_commit_head *last) {
     uint8_t magic[4];
     wr_put32(magic, WR_RECORD_MAGIC_V1);

@@ -1,5 +1,5 @@
-/* The offsets that the sound commits of a log have, wherever they are: with them a loss is found
- * (engine/topics/log_loss.py). Reads alone; one thread. */
+/* The offsets in the intact commits of a log, wherever they are. They show what is lost (engine/topics/log_loss.py).
+ * Only reads; one thread. */
 #ifndef WR_TOPICS_SURVEY_H
 #define WR_TOPICS_SURVEY_H
 #include "kernel/map.h"
@@ -24,8 +24,9 @@ typedef struct {
     uint64_t told;
 } wr_survey;
 
-/* Walk from a position on, after the commit `after`; `anew`: from the start of a file, whatever came before (of `after` the node counts).
- * What it sees of queues is added to the rows. *end: as of wr_log_walk. 0 or an errno. */
+/* Walk on from a position, after the commit `after`. `anew`: from the start of a file, whatever came before (only
+ * the node of `after` counts). Adds the offsets that it sees to the rows. *end: as in wr_log_walk. Returns 0 or an
+ * errno. */
 int wr_survey_walk(wr_survey *survey, uint64_t position, bool anew, wr_commit_head *after, wr_log_end *end);
 void wr_survey_free(wr_survey *survey);
 #endif

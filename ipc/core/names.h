@@ -1,7 +1,7 @@
 /* The names of a node's regions: `/warren-<shared_id>-<what>-<server>-<generation>-<tag>`.
  *
- * /dev/shm is shown to every user, and whoever makes a file there first has its name. The tag is a keyed hash of the rest (SipHash-2-4),
- * and its key is in the superblock, which others cannot read: names that can be seen say nothing of those that come. */
+ * Every user can list /dev/shm, and the first to make a file there takes its name. The tag is a keyed hash of the rest
+ * (SipHash-2-4), and its key is in the superblock, which others cannot read: visible names do not reveal later ones. */
 #ifndef WARREN_NAMES_H
 #define WARREN_NAMES_H
 

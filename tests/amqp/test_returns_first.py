@@ -1,10 +1,10 @@
-"""Goal: whichever way a consumer of AMQP ends, what it held comes first again, then what was never handed out; of every
-kind of queue (rule Q11).
+"""Goal: however a consumer of AMQP ends, its messages come first again, and then those that were never delivered, for
+every kind of queue (rule Q11).
 
-Method: raw frames to a node with two gateways. Of six messages a consumer holds the first two when it ends, or returns
-them. Of a single active consumer the next one then gets all six; else another one, which held the next two meanwhile,
-acks these and gets the other four. A return that nobody is answered for (a lost connection, a killed gateway) is waited
-for: the queue counts it as ready.
+Method: raw frames to a node with two gateways. A consumer holds the first two of six messages when it ends, or returns
+them. After a single active consumer, the next one gets all six; otherwise a second consumer, which held the next two
+meanwhile, acks these and gets the other four. If nobody gets a reply for the return (a lost connection, a killed
+gateway), the test waits until the queue counts the messages as ready.
 """
 
 from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ class Pair:
         return found
 
     def judge(self) -> None:
-        """What the second one gets, once the first has ended."""
+        """Check what the second one gets after the first has ended."""
         if not self.single:
             self.two.send("basic.ack", delivery=2, multiple=True)
         rest = SIX[2:] if self.single else SIX[4:]
@@ -121,7 +121,7 @@ def test_a_channel_that_ends(two: GatewayNode, end: Callable[[Lane], None], plac
 
 
 def returned(two: GatewayNode, pairs: list[Pair]) -> None:
-    """Wait until what a consumer held that is gone lies in the queues again, or at the next consumer."""
+    """Wait until the messages of a gone consumer are in the queues again, or at the next consumer."""
     with warren.attach(two.directory) as node:
         for pair in pairs:
             stats = node.queue(pair.queue, create=False).stats
@@ -178,7 +178,7 @@ def test_who_returns_them_and_stays_gets_them_first(two: GatewayNode, how: Calla
 
 
 def test_what_lies_in_the_gateway_makes_way(two: GatewayNode) -> None:
-    """Messages lie there for a consumer that does not read; another one, which took the first two, returns these."""
+    """The gateway has messages for a consumer that does not read; another one holds the first two and returns them."""
     body, count = b"." * 65_536, 400
     slow, other = wire_at(two, 0), wire_at(two, 0)
     lane, one = slow.channel(), other.channel()
@@ -191,7 +191,7 @@ def test_what_lies_in_the_gateway_makes_way(two: GatewayNode) -> None:
     lane.send("basic.consume", queue="slow", tag="slow")  # it reads nothing of what comes
     with warren.attach(two.directory) as node:
         stats = node.queue("slow", create=False).stats
-        wait_until(lambda: stats()["unacked"] == count, 60, what="all messages to lie in the gateway")
+        wait_until(lambda: stats()["unacked"] == count, 60, what="all messages to reach the gateway")
     one.send("basic.nack", delivery=2, multiple=True, requeue=True)
     again = one.deliveries(2)
     numbers = [int((frame.body or b"")[:4]) for frame in again]

@@ -34,7 +34,7 @@ RULES = (
 )
 
 
-#: what the steps of a case may take beside its pauses: less than any margin between its times
+#: time that the steps of a case may take in addition to its pauses: less than any margin between its times
 LATE_S = 0.15
 ATTEMPTS = 20
 

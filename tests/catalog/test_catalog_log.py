@@ -395,7 +395,7 @@ class Dies(BaseException):
 
 
 class Plan:
-    """Counts the writer's calls of the operating system, and lets some fail; but for those that only find a folder."""
+    """Counts the writer's system calls, except those that only look up a folder, and makes some fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

@@ -59,7 +59,7 @@ def filled(directory: Path) -> Iterator[Path]:
 
 
 def run_code(directory: Path, name: str) -> int:
-    """What a deletion of this queue ends with."""
+    """The exit code that a deletion of this queue should have."""
     with warren.attach(directory) as node:
         return 0 if name in node.queues() else 2
 

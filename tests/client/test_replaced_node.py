@@ -27,7 +27,7 @@ END_S = 60
 
 
 def ended(call: Callable[[], object]) -> object:
-    """What a call returns or raises, which it does in time."""
+    """The result or the exception of a call, which must end in time."""
     found: list[object] = []
 
     def run() -> None:
@@ -39,7 +39,7 @@ def ended(call: Callable[[], object]) -> object:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(END_S * patience())
-    assert found, "it waits for ever"
+    assert found, "it waits forever"
     return found[0]
 
 
@@ -132,8 +132,8 @@ def test_clients_of_before_find_the_node_that_is_there(place: Place) -> None:
 
 
 def test_who_waits_while_the_node_is_replaced(place: Place) -> None:
-    """Calls that wait already: one without a timeout ends at the new node, or is told that it is not known what became
-    of it."""
+    """Calls that are waiting already: one without a timeout ends at the new node, or raises that its outcome is not
+    known."""
     node = warren.attach(place.directory)
     queue, topic = node.queue("empty"), node.topic("t")
     calls: dict[str, Callable[[], object]] = {

@@ -18,7 +18,7 @@ from support.real_node import RealNode, frozen
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-#: so many gets, and the worker is asked for what the first of them want: that is more than half
+#: number of gets, and for how many of them the worker is asked: for the first ones, which are more than half
 GETS, ASKED = 7, 4
 ROUNDS = 20
 #: time is up at once, and yet it is not a look

@@ -1,4 +1,4 @@
-"""Goal: who mistypes a name, or writes what is right elsewhere, is told what to write here.
+"""Goal: for a mistyped name, or one that is right elsewhere, the error names the right one.
 
 Method: calls that fail; a node where one is needed; missing packages are hidden from a child process.
 """

@@ -59,7 +59,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 class Owner:
-    """ALICE with her node: all else in her home is hers, too."""
+    """ALICE with her node: everything else in her home is hers, too."""
 
     def __init__(self, place: Path) -> None:
         self.home = home(place, ALICE)

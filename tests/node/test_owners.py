@@ -288,8 +288,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def all_shared(directory: Path) -> None:
-    """The kernel says of every part of the node that the group may use it, and nobody else: it reads what lies there,
-    and writes only where nothing of the owner can be taken for something else.
+    """By its mode, only the owner and the group may use each part of the node. The group can read it, and write only
+    where nothing that it writes can be mistaken for a file of the owner.
     """
     for path, found in parts(directory):
         if stat.S_ISDIR(found.st_mode):

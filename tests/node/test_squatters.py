@@ -58,8 +58,8 @@ for name in made:
 
 
 def foretold(prefix: str) -> list[str]:
-    """Names that somebody can think of who lists those of a node: the next generations of all that he sees, with the
-    tags that he sees and without any, and those of the version before.
+    """Names that a user could guess from the listed names of a node: the next generations of all of them, with the
+    listed tags and without any, and names of the previous version.
     """
     found = [f"{prefix}super", f"{prefix}junk"]
     for seen in region.posix_names(prefix):
@@ -154,7 +154,7 @@ def test_a_node_lives_beside_a_squatter(home: Path) -> None:
         assert region.posix_owner(names.superblock(NodeDirectory(directory).shared_id)) == EVE.uid
         _pid, code, said = users.warren(ALICE, "up", "--detach", directory)
         assert code == 0, said
-        assert prefix_of(directory) != prefix, "a new node has names of its own"
+        assert prefix_of(directory) != prefix, "a new node has new names"
         published_and_consumed(directory)
         _pid, code, said = users.warren(ALICE, "status", "--json", directory)
         assert f"user {EVE.uid}" in said, "whose the names are that were passed by"

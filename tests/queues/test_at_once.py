@@ -50,7 +50,7 @@ def letters(node: Node, worker: Incarnation) -> list[tuple[bytes, int]]:
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
 @pytest.mark.parametrize("whose", WHOSE)
 def test_nobody_waits(tmp_path: Path, whose: str, durable: bool) -> None:
-    """It is gone when its publisher hears of it: whoever asks then finds an empty queue."""
+    """It is gone before its publish is confirmed: a get after that finds an empty queue."""
     node, worker, producer = made(tmp_path, whose, durable)
     getter = node.peer(worker)
     for number in range(3):
@@ -129,7 +129,7 @@ def test_behind_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whose", WHOSE)
 @pytest.mark.parametrize("taken", [False, True], ids=["expired", "held"])
 def test_over_a_kill(tmp_path: Path, whose: str, taken: bool) -> None:
-    """What a consumer has stays with it; what it returns has expired. What had expired does not come back."""
+    """A consumer keeps what it has; what it returns has expired. Expired messages do not come back."""
     node, worker, producer = made(tmp_path, whose)
     consumer = node.peer(worker)
     if taken:

@@ -1,7 +1,7 @@
-"""What returns comes before what was never handed out, in the order of the queue (rule Q11), in its worker.
+"""Returned messages come before those that were never delivered, in the order of the queue (rule Q11), in its worker.
 
-Goal: whichever way a consumer ends, and whatever the queue is declared to do, the next one gets what the first one
-held, and then the rest. Method: a worker's engine and clients played by hand (support.queue_probe). The first consumer
+Goal: however a consumer ends, and whatever the queue's arguments are, the next one gets the messages that the first one
+held, and then the rest. Method: a worker's engine and hand-driven clients (support.queue_probe). The first consumer
 holds two of six messages; its end and the next one's credit are executed in the same round, the next one's first.
 """
 
@@ -72,7 +72,7 @@ class Scene:
         self.second.credit(1, credit=0, prefetch=10)
 
     def found(self) -> list[Delivery]:
-        """What the next one has got since."""
+        """Messages that the next one has received since."""
         self.worker.turns()
         return self.second.receive(self.worker)
 
@@ -132,7 +132,7 @@ def test_what_was_held_for_too_long_comes_first(tmp_path: Path, kind: str) -> No
     found: list[Delivery] = []
     if kind in SINGLE:
         scene.comes()
-    else:  # one that comes later than the timeout
+    else:  # a message that arrives after the timeout
         scene.worker.until(lambda: scene.first.held_slots() == 0)
         scene.comes()
     scene.worker.until(lambda: found.extend(scene.found()) or len(found) == len(SIX))
@@ -195,7 +195,7 @@ def test_what_comes_later_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_refuses_while_the_next_one_waits(tmp_path: Path) -> None:
-    """Nobody gets anything, so nothing makes room: who publishes is told, and does not wait."""
+    """Nothing is delivered, so nothing makes room: a publish is refused, and does not wait."""
     scene = Scene(tmp_path, "single active, refusing")
     scene.comes()
     scene.first.command("OP_CANCEL", queue=1)

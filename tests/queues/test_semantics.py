@@ -414,7 +414,7 @@ def test_reasons_of_death(node: Node) -> None:
         with contextlib.suppress(warren.QueueEmpty):
             again.get(timeout=0.1).nack()
             returned += 1
-            assert returned < 20, "it was returned for ever"
+            assert returned < 20, "it was returned forever"
     found = dead(letters, 1)
     assert deaths(found[0]) == [("again", "delivery_limit", 1)]
 

@@ -108,7 +108,7 @@ class World:
         return "" if len(files) <= 1 and len(spares) <= 1 else str(names)
 
     def too_large(self) -> str:
-        """What is more than rule S24 allows; "": nothing."""
+        """The violation of rule S24, or "" if there is none."""
         messages, valid = self.of_server("messages", "valid_bytes")
         found = self.found()
         over = sum(found.values()) - 2 * valid - 2 * FILE

@@ -26,7 +26,7 @@ from support.waiting import kill, patience, wait_until
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
-#: how long a task holds out that is told when to end
+#: how long a task runs that ends on request
 HELD_S = 600.0
 
 

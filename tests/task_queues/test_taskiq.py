@@ -48,7 +48,7 @@ async def working(broker: WarrenBroker) -> AsyncIterator[None]:
 
 
 async def come(ran: list[Any], count: int) -> None:
-    """Until so many tasks have run."""
+    """Wait until `count` tasks have run."""
     async with asyncio.timeout(WAIT_S * patience()):
         while len(ran) < count:
             await asyncio.sleep(0.01)

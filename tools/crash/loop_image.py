@@ -1,18 +1,18 @@
-"""A file system in a file, mounted by a loop device, whose power can be cut: for root alone.
+"""A file system in a file, mounted with a loop device, whose power can be cut. Needs root.
 
     with LoopImage("ext4", folder) as image:
         ...                       # image.place is where it is mounted
-        when = image.cut()        # what is not on the device by now is gone
-        ...                       # end who has files open there
+        when = image.cut()        # data that is not on the device by now is lost
+        ...                       # end processes that have files open there
         image.mount_again()
 
 ext4 and xfs are shut down (FS_IOC_SHUTDOWN without a flush of the journal): nothing reaches the device from then on. A
 sync that is under way then may return 0 for what it lost, so confirms count only if they came before `when`. btrfs
-cannot be shut down. Its image lies on an xfs of its own, and a clone of that file is what the device had at one moment;
+cannot be shut down. Its image is on a separate xfs, and a clone of that file is the device at one moment;
 `mount_again` mounts the clone. A freeze would write everything first, and is not a power cut.
 
-What was made goes at the end, also when that is an exception: mounts are undone, and loop devices with them. They are
-in a mount namespace of their own (`own_mounts`): no other process keeps them, and a kill undoes them, too.
+Everything is undone at the end, also after an exception: mounts, and with them loop devices. The mounts are in a
+separate mount namespace (`own_mounts`): no other process keeps them, and a kill undoes them, too.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class LoopImage:
         self.close()
 
     def cut(self) -> float:
-        """Cut the power; returns when, by the monotonic clock. Confirms that came later do not count."""
+        """Cut the power, and return the time (monotonic clock). Later confirms do not count."""
         assert self._mount is not None
         if self._host is not None:
             clone = self._mount.image.with_suffix(".cut")

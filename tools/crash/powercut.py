@@ -44,7 +44,7 @@ SHOWN = 40
 
 @dataclass
 class Confirmed:
-    """What the load was told before the cut."""
+    """Confirms that the load received before the cut."""
 
     queues: dict[str, set[int]] = field(default_factory=lambda: {name: set() for name in QUEUES})
     topics: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: {name: {} for name in TOPICS})
@@ -79,7 +79,7 @@ class Confirmed:
 
 @dataclass
 class Report:
-    """What a campaign found."""
+    """The findings of a campaign."""
 
     seed: int
     rounds: Counter[str] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class Round:
         self.unconfirmed_there = 0
 
     def run(self) -> list[str]:
-        """What is wrong. Raises ImageError, Error."""
+        """Run it, and return the violations. Raises ImageError, Error."""
         with LoopImage(self.kind, self.folder) as image:
             self.directory = image.place / "node"
             try:
@@ -284,7 +284,7 @@ class Campaign:
         self.say(f"{kind}, round {number}: {one.confirmed.count():,} confirms, {len(wrong)} violations")
 
     def _keep(self, one: Round, kind: str, number: int) -> None:
-        """What the load said; the image is gone."""
+        """Keep the output of the load; the image is gone."""
         place = self.keep / f"powercut-{self.report.seed}-{kind}-{number}"
         place.mkdir(parents=True, exist_ok=True)
         for path in (one.log, one.said):

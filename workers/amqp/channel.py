@@ -133,7 +133,7 @@ class Channel:
         for taken in returned:
             taken.run.settle(taken.deliveries, False, True)
         settle_now([taken.run.tap for taken in returned if taken.run.tap is not None])
-        for consumer in gone:  # whoever comes after them gets what they held first
+        for consumer in gone:  # their successors get the returned messages first
             self._leave(consumer)
         if self.reply_name is not None:
             self.declarations.drop_reply_queue(self.reply_name)

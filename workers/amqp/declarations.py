@@ -402,7 +402,7 @@ class Declarations:
             self.channel.send(spec.QUEUE_PURGE_OK, (answer.count,))
 
     async def let_next(self, tap: Tap) -> None:
-        """A single active consumer left, and holds something still. Only what lies in the queue now waits for that."""
+        """A single active consumer left and still holds messages. Only those in the queue now wait for that."""
         declaration = self.client.catalog().queues.get(tap.queue.name)
         if declaration is not None and not (await self.counts(declaration))[0]:
             tap.let_next()

@@ -185,7 +185,7 @@ class Tap(Line):
         return self._all in self._consumers
 
     def leave(self, consumer: Receiver) -> None:
-        """A consumer goes; what it holds stays with its channel, and what lies here for nobody returns."""
+        """A consumer goes. Its channel keeps what it holds; messages that are here for nobody return."""
         if consumer not in self.consumers:
             return
         if self.single and consumer is self.consumers[0] and consumer.held and not self.held_up:
@@ -199,14 +199,14 @@ class Tap(Line):
 
     @property
     def held_up(self) -> bool:
-        """Of a single active consumer that has left, something is unacked: it may return, and comes first. What its
-        worker has taken back (ack_timeout) has returned.
+        """A single active consumer has left with unacked messages: these may return, and come first. Messages that the
+        worker has taken back (ack_timeout) have returned.
         """
         leaving = self._left_last
         return leaving is not None and leaving.held > 0 and self.handle.usable and self.handle.unacked > 0
 
     def let_next(self) -> None:
-        """Nothing lies in the queue that would come before what the one that left holds: the next one need not wait."""
+        """The queue has no message that must wait for those of the consumer that left: the next one starts."""
         self._left_last = None
         self.anew()
 

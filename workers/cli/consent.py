@@ -13,7 +13,7 @@ YES = click.option("--yes", "-y", is_flag=True, help="Do not ask: the messages g
 
 
 def consented(yes: bool, messages: int, where: str, undone: str = "nothing was deleted") -> None:
-    """Somebody agrees that so many messages go; none need no consent. Raises UsageError where nobody can be asked."""
+    """Ask for consent to delete messages, unless there are none. Raises UsageError where nobody can be asked."""
     if yes or not messages:
         return
     if not sys.stdin.isatty():

@@ -477,7 +477,7 @@ def _ended(
     try:
         if _left(timeout, began) >= ASK_S:
             answer = client.call("stop", timeout=_left(timeout, began), at_end=True, **asked)
-        else:  # it is told to stop all the same
+        else:  # too little time to wait for the answer: send it anyway
             client.call("stop", timeout=ASK_S, **asked)
             answer = client.call("ended", timeout=_left(timeout, began))
     except TimedOut as error:

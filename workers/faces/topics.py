@@ -67,7 +67,7 @@ _WORDS = {
 
 
 def other_words(name: str) -> str:
-    """What to say of a name that a topic does not have."""
+    """The error for a name that a topic does not have."""
     return f"a topic has no {name!r}" + (f": it is {_WORDS[name]}" if name in _WORDS else "")
 
 

@@ -153,7 +153,7 @@ class Drain:
                     children.send(role, signal.SIGKILL)
 
     def force(self, reason: str, asked: bool = False) -> None:
-        """Kill what is left. What was confirmed is safe: the next start recovers it. `asked`: somebody wants just that,
+        """Kill the remaining servers. Confirmed messages are safe: the next start recovers them. `asked`: on request,
         so what the servers were doing explains nothing.
         """
         now = time.monotonic()

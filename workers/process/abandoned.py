@@ -39,7 +39,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.process import remains
 from warren.workers.process.shared_objects import region_users, segments
 
-#: so many nodes a start looks at that are not its own; `warren clean` looks at all
+#: at most this many other nodes are examined by a start; `warren clean` examines all
 AT_A_START = 64
 STOPPED = CONSTANTS["NODE_STOPPED"]
 _NAME = re.compile(r"warren-([0-9a-f]{12})-(.+)", re.ASCII)
@@ -47,7 +47,7 @@ _NAME = re.compile(r"warren-([0-9a-f]{12})-(.+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Left:
-    """What one killed node has left. `kept`: why it stays, "": it goes, or is gone."""
+    """The remains of one killed node. `kept`: why they stay; "": they are, or would be, removed."""
 
     shared_id: int
     directory: str  #: "": not known
@@ -58,8 +58,8 @@ class Left:
 
 
 def clean(*, most: int = 0, dry_run: bool = False, without: int = 0) -> list[Left]:
-    """Remove what belongs to no living process of this user; `most`: of so many nodes at most, 0: all; `dry_run`: look
-    only; `without`: a node that is passed by. Raises RegionError: /dev/shm cannot be listed.
+    """Remove what this user's killed nodes left and no living process uses. `most`: examine at most this many nodes,
+    0: all; `dry_run`: only look; `without`: a node to skip. Raises RegionError: /dev/shm cannot be listed.
     """
     found: list[Left] = []
     for number, (shared_id, regions) in enumerate(sorted(_by_node().items())):
@@ -74,7 +74,7 @@ def clean(*, most: int = 0, dry_run: bool = False, without: int = 0) -> list[Lef
 
 
 def _by_node() -> dict[int, list[str]]:
-    """What this user has in /dev/shm that carries the number of a node."""
+    """This user's objects in /dev/shm whose names contain the number of a node."""
     found: dict[int, list[str]] = {}
     try:
         with os.scandir(region.SHM_DIRECTORY) as entries:
@@ -132,7 +132,7 @@ def _node(shared_id: int, regions: list[str], dry_run: bool) -> Left | None:
         if descriptor < 0:
             return Left(shared_id, "", len(regions), 0, size, why)
         found = os.fstat(descriptor)
-        if found.st_size < SUPERBLOCK_BYTES:  # whoever made it was killed then
+        if found.st_size < SUPERBLOCK_BYTES:  # its maker was killed at that moment
             return _removed(Left(shared_id, "", len(regions), 0, size), dry_run)
         memory = Region(mmap.mmap(descriptor, SUPERBLOCK_BYTES), SUPERBLOCK_BYTES, superblock, -1, found)
         try:

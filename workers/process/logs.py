@@ -48,10 +48,10 @@ from warren.ipc import access
 
 log = logging.getLogger("warren.node")
 
-#: what a terminal or a reader of lines would obey; tabs and line ends are seen to
+#: characters that a terminal or a line reader would interpret; tabs and line ends are handled separately
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _GOES_ON = "\n    "
-#: what the opening of something says that is no file of the owner; ENXIO: a FIFO without a reader
+#: errors of opening something that is not a regular file of the owner; ENXIO: a FIFO without a reader
 _NO_FILE = (errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.EPERM)
 
 

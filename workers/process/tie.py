@@ -327,7 +327,7 @@ class Tie:
             return 0
         node = self._read_node()
         if node is None:
-            return 0  # somebody edits it; the next start says so
+            return 0  # somebody is editing it; the next start reports it
         block = self._superblock
         if (node.node_id, node.node_epoch, node.shared_id) != (
             block.node_id,

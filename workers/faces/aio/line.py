@@ -287,7 +287,7 @@ class Line:
                 loop.look_soon()
                 await loop.in_time(future, time.monotonic() + RETRY_S)
             self.pump()  # if it was not asked for anything before, it is now
-            while (self._filling or self._making_way) and not future.done():  # it is there, and is read, or comes again
+            while (self._filling or self._making_way) and not future.done():  # messages are being read or given back
                 await loop.in_time(future, time.monotonic() + RETRY_S)
             if future.done():
                 break
@@ -440,8 +440,8 @@ class Line:
             self.loop.look_soon()
 
     def make_way(self) -> None:
-        """Something returned to its place in the queue. What lies here for nobody, or is on its way here, lies behind
-        it: that goes back, too, before anything is handed out.
+        """A message returned to its place in the queue. Messages that are here for nobody, or on their way here, come
+        after it: give them back, too, before anything is delivered.
         """
         self._returned = True
         if not self._making_way and not self.loop.closing and not self.loop.events.is_closed():
@@ -458,7 +458,7 @@ class Line:
                     await asyncio.sleep(RETRY_S)
                 while not await self._executed() or self._filling:
                     await asyncio.sleep(RETRY_S)
-                while not handle.give_back():  # the last ones first: while one is left, nothing behind it is delivered
+                while not handle.give_back():  # the last ones first: while one is left, no later one is delivered
                     await asyncio.sleep(RETRY_S)
                 messages, self._ahead = list(self._ahead), deque()
                 if messages:
