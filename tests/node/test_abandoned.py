@@ -268,13 +268,29 @@ def test_regions_and_segments_without_a_superblock(monkeypatch: pytest.MonkeyPat
     region.sysv_remove(stranger.id)
 
 
-def test_a_start_looks_at_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    several = [made() for _turn in range(4)]
-    for superblock in several:
+def test_a_start_removes_the_remains_of_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Living nodes do not count, nor what has to stay: what sorts after them has its turn, too."""
+    living, kept, dead = ([made() for _turn in range(4)] for _kind in range(3))
+    here = kept[0].namespaces.current().ipc
+    for superblock in kept:
+        superblock.set("ipc_namespace", 1)
         superblock.close()
-    with only(monkeypatch, *(superblock.shared_id for superblock in several)):
-        assert len(abandoned.clean(most=3)) == 3
-        assert len(abandoned.clean(most=3)) == 1
+    for superblock in dead:
+        superblock.close()
+    everybody = [superblock.shared_id for superblock in (*living, *kept, *dead)]
+
+    def removed() -> int:
+        return sum(not left.kept for left in abandoned.clean(most=3))
+
+    with only(monkeypatch, *everybody):
+        assert [removed(), removed()] == [3, 1]
+        for superblock in living:
+            superblock.close()
+        for superblock in kept:
+            again = Superblock.attach(superblock.shared_id, LAYOUT_HASH)
+            again.set("ipc_namespace", here)
+            again.close()
+        assert [removed(), removed(), removed(), removed()] == [3, 3, 2, 0]
 
 
 @as_bob

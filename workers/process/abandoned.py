@@ -39,7 +39,7 @@ from warren.ipc.superblock import Superblock
 from warren.workers.process import remains
 from warren.workers.process.shared_objects import region_users, segments
 
-#: at most this many other nodes are examined by a start; `warren clean` examines all
+#: a start removes the remains of at most this many other nodes; `warren clean` removes all
 AT_A_START = 64
 STOPPED = CONSTANTS["NODE_STOPPED"]
 _NAME = re.compile(r"warren-([0-9a-f]{12})-(.+)", re.ASCII)
@@ -58,17 +58,19 @@ class Left:
 
 
 def clean(*, most: int = 0, dry_run: bool = False, without: int = 0) -> list[Left]:
-    """Remove what this user's killed nodes left and no living process uses. `most`: examine at most this many nodes,
+    """Remove what this user's killed nodes left and no living process uses. `most`: of this many nodes at most,
     0: all; `dry_run`: only look; `without`: a node to skip. Raises RegionError: /dev/shm cannot be listed.
     """
     found: list[Left] = []
-    for number, (shared_id, regions) in enumerate(sorted(_by_node().items())):
-        if most and number >= most:
+    removed = 0
+    for shared_id, regions in sorted(_by_node().items()):
+        if most and removed >= most:
             break
         if shared_id != without:
             left = _node(shared_id, regions, dry_run)
             if left is not None:
                 found.append(left)
+                removed += not left.kept
     found += _segments_of_nobody(dry_run)
     return found
 
