@@ -27,4 +27,5 @@ def look(superblock: Superblock, folder: Path) -> None:
     except OSError:
         return  # the supervisor looks, too
     if free < superblock.get("disk_limit"):
+        superblock.set("disk_free", free)  # what the alarm says of itself, until the supervisor has looked
         superblock.raise_alarm(CONSTANTS["ALARM_DISK"])

@@ -72,6 +72,17 @@ def test_nothing_is_short(world: World) -> None:
     assert alarm_words.described(world.superblock) == []
 
 
+def test_a_server_that_sees_a_short_disk_first_says_how_short(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the supervisor has looked, and after it has died, the alarm has figures, too."""
+    assert world.check() == 0
+    monkeypatch.setattr(low_disk, "free_disk", lambda _folder: GIB - 1)
+    low_disk.look(world.superblock, tmp_path)
+    (row,) = alarm_words.described(world.superblock)
+    assert "1024 MiB are free on the disk of the node, less than 1 GiB" in row["cause"], row
+
+
 def test_disk_has_figures_and_ends_above_the_limit(world: World) -> None:
     world.free = GIB - 1
     said = world.alarms().check(False)

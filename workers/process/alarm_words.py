@@ -139,7 +139,7 @@ def cause(superblock: Superblock, bit: int) -> str:
             )
     elif bit == DISK:
         free = size(get("disk_free"))
-        if short & SHORT_DISK:
+        if short & SHORT_DISK or get("disk_free") < get("disk_limit"):
             reasons.append(
                 f"{free} are free on the disk of the node, less than {size(get('disk_limit'))} "
                 "(setting disk_free_bytes_min)"
