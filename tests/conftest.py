@@ -37,6 +37,31 @@ settings.register_profile("warren", deadline=None)
 settings.load_profile("warren")
 SPARK = ROOT / "tests/spark"
 DRIVERS = (SPARK / "test_processes.py", SPARK / "test_cluster.py")  # drivers of their own
+#: modules that take a lane a minute or more: the others fill the lanes beside the last of them
+LONGEST = [
+    ROOT / "tests" / name
+    for name in (
+        "amqp_diff/test_same.py",
+        "queues/test_queue_policy.py",
+        "crash/test_damage_topics.py",
+        "topics/test_topic_halves.py",
+        "node/test_start_waits.py",
+        "cli/test_cli.py",
+        "crash/test_damage_absence.py",
+        "catalog/test_catalog_log.py",
+        "crash/test_points.py",
+        "node/test_moves.py",
+        "crash/test_log_loss.py",
+        "crash/test_newest_powerloss.py",
+        "faces/test_ack_timeout.py",
+        "store/test_store_space.py",
+        "house/test_house.py",
+        "tooling/test_topic_benches.py",
+        "task_queues/test_celery_worker.py",
+        "topics/test_bindings_kill.py",
+        "documents/test_types.py",
+    )
+]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,7 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    items.sort(key=lambda item: not item.path.is_relative_to(SPARK))
+    order = {path: number for number, path in enumerate(LONGEST, 1)}
+    items.sort(key=lambda item: 0 if item.path.is_relative_to(SPARK) else order.get(item.path, len(LONGEST) + 1))
 
 
 @pytest.hookimpl(trylast=True)

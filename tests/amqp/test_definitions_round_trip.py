@@ -18,6 +18,8 @@ from warren.workers.amqp.exported import export
 from warren.workers.amqp.imported import plan
 from warren.workers.amqp.users_file import Accounts
 
+from support.long import rounds
+
 NAMES = [
     "q",
     "a/b",
@@ -206,7 +208,7 @@ def declared(catalog: Catalog) -> list[object]:
 
 
 @given(files)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 def test_what_is_exported_becomes_the_same_in_an_empty_node(content: dict[str, Any]) -> None:
     accounts, catalog = taken(content)
     first = export(catalog, accounts, "1").content

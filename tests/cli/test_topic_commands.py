@@ -269,7 +269,7 @@ def test_half_messages(directory: Path) -> None:
         (("--rollback", second.message_id), "was committed and cannot be rolled back"),
         (("--commit", first.message_id), "was rolled back and cannot be committed"),
         (("--commit", "01" * 8 + "00" * 8), "no id of a half message of this node"),
-        (("--commit", "x"), "no message id"),
+        (("--commit", "x"), "is not a message id"),
         (("--commit", f"{0:016X}{1 << 40:016X}"), "has no half message"),
         (("--commit", first.message_id, "--rollback", first.message_id), "give only one"),
     ):

@@ -168,7 +168,7 @@ def test_what_is_wrong_is_told_and_prepares_nothing(node: warren.Node, topic: wa
     for told, error, says in wrong:
         with pytest.raises(error, match=says):
             topic.prepare(**{"body": b"x", **told})
-    for message_id, says in (("x", "no message id"), (7, "is a str"), ("01" * 8 + "00" * 8, "of this node")):
+    for message_id, says in (("x", "not a message id"), (7, "is a str"), ("01" * 8 + "00" * 8, "of this node")):
         with pytest.raises(warren.UsageError, match=says):
             topic.half(message_id)  # type: ignore[arg-type]
     plain = topic.append(b"plain", queue=0)

@@ -275,6 +275,12 @@ def test_a_module_stays_in_one_lane(tmp_path: Path) -> None:
     assert len(set(lines)) == 3
 
 
+def test_the_modules_that_are_begun_with_are_there() -> None:
+    names = re.findall(r'^        "([\w/]+\.py)",$', (ROOT / "tests/conftest.py").read_text(), re.MULTILINE)
+    assert len(names) > 10
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+
+
 def test_a_leaking_test_fails_with_the_name_of_the_leak(tmp_path: Path) -> None:
     """The fixtures of conftest.py are at work: a run over a leaking test reports it, and removes the leak."""
     (tmp_path / "test_leak.py").write_text(

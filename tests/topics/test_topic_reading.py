@@ -406,7 +406,7 @@ def test_an_id_leads_to_its_message_alone(folder: TopicFolder) -> None:
     assert reading.find_id((other + wrote[3]["physical_offset"].to_bytes(8, "big")).hex()) is None
     assert reading.find_id("8" * 16 + "F" * 16) is None  # it may be an id that a producer gave
     for text in ("", "12", "x" * 32, "0" * 31 + "é", "8" * 40 + "F" * 16):
-        with pytest.raises(warren.UsageError, match="no message id"):
+        with pytest.raises(warren.UsageError, match="not a message id"):
             reading.find_id(text)
 
 
