@@ -194,5 +194,5 @@ def parse_message_id(text: str) -> tuple[Host, int]:
         host, physical_offset = _core.message_id_parse(text)
     except ValueError as error:
         digits = f"{2 * (HOST_V4.size + 8)} or {2 * (HOST_V6.size + 8)} hexadecimal digits"
-        raise UsageError(f"{shown(text)} is no message id: one has {digits}") from error
+        raise UsageError(f"{shown(text)} is not a message id: one has {digits}") from error
     return Host.decode(host), physical_offset
