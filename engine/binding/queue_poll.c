@@ -25,8 +25,9 @@ PyObject *wr_handle_poll(PyObject *op, PyObject *const *args, Py_ssize_t given) 
     uint64_t epoch = atomic_load_explicit(&wr_attachment_link(&c->a, h->server)->server_epoch, memory_order_acquire);
     if (epoch != c->a.workers[h->server].epoch) return PyLong_FromLong(POLL_STALE);
     if (!epoch) return PyLong_FromLong(POLL_UNBORN);
-    const bool quiet = wr_credit_quiet(h); /* before what was pushed is taken in: then that is all */
-    if (wr_handle_register(h) || wr_handle_intake(h)) return NULL;
+    if (wr_handle_register(h)) return NULL; /* one before us may have asked for messages */
+    const bool quiet = wr_credit_quiet(h);  /* before what was pushed is taken in: then that is all */
+    if (wr_handle_intake(h)) return NULL;
     if (quiet) consumer->popped = 0; /* what came before the CANCEL was seen counts under no later credit */
     uint32_t slots = c->a.port.view.g.delivery_slots / 2;
     if (wanted > (long)slots) wanted = slots;

@@ -139,7 +139,7 @@ from warren.tools.fault import shim
 
 directory, ruler = sys.argv[1], shim.Shim.current()
 ruler.begin(os.path.realpath(directory))
-command = [sys.executable, "-m", "warren", "up", "--set", "workers=1", "--stop-timeout", "2", directory]
+command = [sys.executable, "-m", "warren", "up", "--set", "workers=1", "--stop-timeout", "1", directory]
 
 def up():
     node = subprocess.Popen(command, env=os.environ | {shim.ROLE_VARIABLE: "supervisor"}, stdout=subprocess.PIPE)
@@ -148,7 +148,7 @@ def up():
     return node
 
 def stop():
-    command = [sys.executable, "-m", "warren", "stop", "--timeout", "3", directory]
+    command = [sys.executable, "-m", "warren", "stop", directory]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 supervisor = up()

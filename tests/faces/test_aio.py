@@ -20,6 +20,7 @@ import pytest
 
 import warren
 import warren.aio
+from warren.workers.faces.aio import line
 
 from support.real_node import RealNode
 
@@ -63,6 +64,28 @@ def drain(directory: Path, name: str) -> list[warren.Message]:
 
 
 # ---- as the blocking face -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pause", [0.0, 2 * line.IDLE_S])
+def test_a_queue_that_was_forgotten_is_opened_again(directory: Path, name: str, pause: float) -> None:
+    """Whoever opens it anew, once its object is gone, gets what comes: what was asked for before him has come."""
+
+    async def main() -> None:
+        async with warren.aio.attach(directory) as node, warren.aio.attach(directory) as other:
+            there = await other.queue(name)
+            for number in range(4):
+                queue = await node.queue(name)
+                waiting = asyncio.ensure_future(queue.get())
+                await getters(1, queue)
+                await there.put(b"%d" % number)
+                message = await waiting
+                assert message.body == b"%d" % number
+                await asyncio.sleep(pause)
+                await message.ack()
+                del queue, waiting, message
+                gc.collect()
+
+    run(main())
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -50,9 +50,9 @@ def bobs() -> tuple[set[str], set[int], set[int]]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    with users.looked_into(tmp_path):
-        yield users.home(tmp_path, BOB)
+def home(tmp_path: Path) -> Path:
+    users.let_in(tmp_path)
+    return users.home(tmp_path, BOB)
 
 
 def up(stack: contextlib.ExitStack, directory: Path) -> RealNode:

