@@ -179,6 +179,7 @@ def test_under_memory_pressure_rows_leave_memory_and_the_drain_is_in_order(tmp_p
             superblock.close()
 
 
+@pytest.mark.long
 def test_the_benches_of_long_queues_count_every_message(tmp_path: Path) -> None:
     found = run_backlog(tmp_path, 100, 30_000, 0.5)
     assert found["messages"] == 30_000

@@ -36,6 +36,7 @@ def test_appends_are_compared_with_one_producer_and_with_the_raw_log(tmp_path: P
     assert len(sentences(found)) == 2
 
 
+@pytest.mark.long
 def test_single_calls_and_latency_count_every_message(tmp_path: Path) -> None:
     assert run_topic(tmp_path, 16, SECONDS, "none", 1, 1, False)["messages"] > 0
     found = run_topic_latency(tmp_path, 4, SECONDS, "written")
@@ -45,6 +46,7 @@ def test_single_calls_and_latency_count_every_message(tmp_path: Path) -> None:
     assert "that of a queue" in sentences(found)[0]
 
 
+@pytest.mark.long
 def test_a_producer_beside_readers_and_with_many_topics(tmp_path: Path) -> None:
     found = run_topic_beside(tmp_path, 100, SECONDS, "written", 50)
     assert min(found[name] for name in ("messages", "beside_to_alone", "cpu_to_alone", "messages_per_s_alone")) > 0
