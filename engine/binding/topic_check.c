@@ -161,13 +161,19 @@ static int add_all(wr_examine *examine, PyObject *tuple) {
     return error ? -1 : 0;
 }
 
-/* What the checkpoint says that retention took. */
-static int add_minima(wr_examine *examine, const wr_dispatch_place *place) {
+/* Does a checkpoint of this kind say where the log ended? */
+static bool tells_position(wr_checkpoint_kind kind) {
+    return kind == WR_CHECKPOINT_GOOD || kind == WR_CHECKPOINT_SETTINGS || kind == WR_CHECKPOINT_OLDER;
+}
+
+/* What the checkpoint says that was synced, and that retention took. */
+static int add_checkpoint(wr_examine *examine, const wr_dispatch_place *place) {
     wr_checkpoint c = {.consume_queue_entries = place->consume_queue_entries, .index_slots = place->index_slots, .index_entries = place->index_entries};
     wr_checkpoint_kind kind;
     memcpy(c.origin.node, place->node, sizeof c.origin.node);
     int error = wr_checkpoint_read(place->root, "checkpoint", &c, &kind);
     if (!error && kind == WR_CHECKPOINT_GOOD) wr_examine_first(examine, c.first);
+    if (!error && tells_position(kind)) wr_examine_reached(examine, c.position);
     for (uint32_t i = 0; !error && i < c.rows_n; i++) wr_examine_minimum(examine, c.rows[i].topic, c.rows[i].queue, c.rows[i].minimum);
     wr_checkpoint_free(&c);
     if (error) os_error(error);
@@ -190,7 +196,7 @@ static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssiz
     wr_examine *examine = wr_examine_new(&c.place, limit, args[PLACE + 2] == Py_None ? NULL : &synced);
     if (!examine) return os_error(errno);
     PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *minima = NULL, *result = NULL;
-    if (ends && add_all(examine, args[PLACE]) == 0 && add_minima(examine, &c.place) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
+    if (ends && add_all(examine, args[PLACE]) == 0 && add_checkpoint(examine, &c.place) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
         wrongs = wrongs_of(examine);
         counts = counts_of(examine);
         minima = minima_of(examine, args[PLACE]);
@@ -336,7 +342,7 @@ static PyObject *topics_preview(PyObject *module, PyObject *const *args, Py_ssiz
     wr_checkpoint_kind kind;
     memcpy(c.origin.node, place.node, sizeof c.origin.node);
     int error = wr_checkpoint_read(place.root, "checkpoint", &c, &kind);
-    const bool known = !error && (kind == WR_CHECKPOINT_GOOD || kind == WR_CHECKPOINT_SETTINGS || kind == WR_CHECKPOINT_OLDER);
+    const bool known = !error && tells_position(kind);
     wr_commit_head last = {.origin = c.origin, .number = known ? c.number : 0};
     wr_log_previewed looked = {0};
     if (!error) error = wr_log_preview(&to_read, &place, place.log_file_bytes, first, known ? c.position : 0, &last, &looked);

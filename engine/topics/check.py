@@ -4,7 +4,7 @@
 does not make again by itself: units and keys of records below the checkpoint. Damage of the log is told from a torn
 tail as a start does it (engine/topics/walk.h).
 
-`loss` and `accept`: what a start refuses because the log has lost it (engine/topics/log_loss.py).
+`loss` and `accept`: what the log has lost (engine/topics/log_loss.py).
 
 `repair` wants the folder for itself. It cuts files that somebody appended to: what lies behind their size is never
 read. It makes consume queues, index and checkpoint again, from the log alone, when that is whole. What is damaged of
@@ -281,9 +281,9 @@ class TopicsCheck:
                 return  # it is being written
             place = at % self._settings.log_file_bytes
             what = (
-                f"{counted(count, 'byte')} from byte {place} on hold {reason}, and a later one says that they were "
-                "synced: messages in them are lost; what is sound there is read, and topics go on. Does a backup of "
-                "the folder of topics have them? It lacks what was appended after it, so read that first"
+                f"{counted(count, 'byte')} from byte {place} on hold {reason}, although they were synced: messages in "
+                "them are lost; what is sound there is read, and topics go on. Does a backup of the folder of topics "
+                f"have them? It lacks what was appended after it, so read that first; {log_files.OTHERWISE}"
             )
             self._problem(path, "log", what)
             return
@@ -381,7 +381,7 @@ class TopicsCheck:
             yield LogLoss(self.folder, place, self._topics, set(self._compacted.topics), tell)
 
     def loss(self, progress: Progress = lambda _done, _all: None) -> Loss | None:
-        """Find what the log has lost; None: nothing that a start would refuse. Raises StoreError."""
+        """Find what the log has lost; None: nothing. Raises StoreError."""
         with atomic_file.explained(f"cannot read {self.folder.path}"), self._losses(progress) as losses:
             return losses.find()
 

@@ -30,10 +30,8 @@ from warren.ipc import access
 
 RETRY_S = 0.2  #: after the disk refused a file
 RESTORE_ALL = "restore the folder of topics from a backup, with all its files"
-RESTORE = (
-    f"{RESTORE_ALL}; or, with the node down, see with `warren check "
-    "--repair --accept-loss` what is lost, and go on without it"
-)
+OTHERWISE = "or, with the node down, see with `warren check --repair --accept-loss` what is lost, and go on without it"
+RESTORE = f"{RESTORE_ALL}; {OTHERWISE}"
 UNFINISHED = (
     "a repair that gave up what the log of topics had lost was not finished: repeat `warren check --repair "
     "--accept-loss`, when the node is down"

@@ -1,5 +1,5 @@
-"""The losses of a commit log that a start refuses, and a log that is whole without them, once somebody has accepted
-that (docs/design/047-accepted-losses.md).
+"""The losses of a commit log, most of which a start refuses, and a log that is whole without them, once somebody has
+accepted that (docs/design/047-accepted-losses.md).
 
 `find` changes nothing. It walks the intact parts, wherever they are. Losses are files that are missing, cut or another
 node's, bytes that differ from what was written, and an end before that known to the checkpoint, the consume queues or
@@ -179,13 +179,14 @@ class LogLoss:
     # -- find ---------------------------------------------------------------------------------------------------
 
     def find(self) -> Loss | None:
-        """Find what is lost; None: a start refuses nothing of this log. Raises OSError, StoreError."""
+        """Find what is lost; None: nothing. Raises OSError, StoreError."""
         if (begun := self._begun()) is not None:
             return begun
         loss = Loss(str(self._folder.log))
         self._rows = {}
         missing = self._files(loss)
         looked = _core.topics_preview(*self._place, loss.begin)
+        loss.limit = 0 if looked["shorter"] or looked["foreign"] else looked["position"]
         told = self._walk(loss, bool(missing or loss.strange))
         _kind, checkpoint = _core.topics_checkpoint(*self._place)
         sure = looked["checkpoint"] in ("good", "settings", "older")
@@ -240,14 +241,16 @@ class LogLoss:
         return missing
 
     def _walk(self, loss: Loss, broken: bool) -> int:
-        """Walk what is sound; returns below which position retention may have removed files."""
+        """Walk what is sound; returns below which position retention may have removed files. Below `loss.limit` nothing
+        is a torn tail: the commit that ends there was synced, and its record is there.
+        """
         position, epoch, number, told = loss.begin, 0, 0, 0
         anew, hurt, search, before = True, broken, position, 0
         while loss.bases:
             end, epoch, number, store_ms, damaged, stranger, first, rows = _core.topics_survey(
                 *self._place, position, epoch, number, anew, self._progress
             )
-            told = max(told, first)
+            told, damaged = max(told, first), damaged or end < loss.limit
             if end > position or anew:
                 if not anew:
                     loss.holes.append(Hole(loss.end, position, before))

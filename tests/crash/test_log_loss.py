@@ -25,6 +25,7 @@ import warren
 from warren.engine import _core
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import quarantine
+from warren.engine.saying import counted
 from warren.engine.topics.check import TopicsCheck
 from warren.engine.topics.log_loss import Loss
 from warren.workers.cli.check import LossRefused, _topics_of, verify
@@ -355,6 +356,59 @@ def test_a_sound_log_has_lost_nothing(copied: Path) -> None:
         file.seek(checkpoint["position"] % MIB)
         file.write(b"no commit" * 100)
     assert checked(copied).loss() is None
+
+
+ONE_BY_ONE, AT_ONCE, ALONE = "one by one", "the last 500 at once", "one alone"
+
+
+@pytest.mark.parametrize(
+    ("appended", "part"),
+    [(ONE_BY_ONE, b"body 000"), (ONE_BY_ONE, b"key-000"), (AT_ONCE, b"body 250"), (ALONE, b"body 000")],
+)
+def test_damage_of_the_last_commit_is_told_and_accepted(tmp_path: Path, appended: str, part: bytes) -> None:
+    """A byte of it changed after a stop in good order: the checkpoint says that it was synced. What `check` says, and
+    what can be accepted, is the same before and after further messages.
+    """
+    directory = tmp_path / "node"
+    before, last = {ONE_BY_ONE: (60, 1), AT_ONCE: (60, 500), ALONE: (0, 1)}[appended]
+    with warren.open(directory, **SETTINGS) as node:
+        topic = node.topic("logs", queues=1)
+        for offset in range(before):
+            topic.append(b"old %03d" % offset, key=f"old-{offset}")
+        topic.append_many([b"body %03d" % i for i in range(last)], keys=[f"key-{i:03d}" for i in range(last)])
+    run("stop", directory)
+    path, _end = end_of(directory)
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(content.rindex(part))
+        file.write(b"!")
+    used = Path(shutil.copytree(directory, tmp_path / "used"))
+    with warren.open(used) as node:
+        assert node.topic("logs", create=False).append(b"more").offset == before + last
+    run("stop", used)
+    said = [run("check", each, "--json", code=1).stdout for each in (directory, used)]
+    ((first,), (second,)) = [json.loads(each)["problems"] for each in said]
+    assert "hold a commit that is not what was written" in first
+    assert "`warren check --repair --accept-loss`" in first
+    assert second.replace(str(used), str(directory)) == first
+    for each, more in ((directory, []), (used, [before + last])):
+        log = log_of(each)
+        assert run("check", each, "--repair", code=1).stdout.count("PROBLEM") == 1
+        refused = run("check", each, "--repair", "--accept-loss", code=2)
+        assert f"at most {counted(last, 'message')} of queue 0 of topic 'logs': offsets {before}" in refused.stdout
+        assert "give --yes" in refused.stderr
+        assert log_of(each) == log
+        (loss,) = accepted(each)
+        assert numbers(loss) == {("logs", 0): set(range(before, before + last))}
+        assert accepted(each) == []
+        assert verify(NodeDirectory(each)).problems == []
+        with warren.open(each) as node:
+            topic = node.topic("logs", create=False)
+            old = {offset: b"old %03d" % offset for offset in range(before)}
+            assert read_all(topic)[0] == old | dict.fromkeys(more, b"more")
+            assert topic.append(b"new").offset == before + last + len(more)
+        run("stop", each)
+        assert verify(NodeDirectory(each)).problems == []
 
 
 def test_a_refusal_changes_nothing(copied: Path) -> None:
