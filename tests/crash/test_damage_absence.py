@@ -509,6 +509,22 @@ def test_a_copy_whose_parts_are_of_different_moments_is_a_problem(tmp_path: Path
     assert problems(target) == [], "the start that drops them ends it"
 
 
+def test_a_copy_whose_store_was_repaired_is_not_one_of_a_running_node(copied: Path) -> None:
+    """What the repair writes is younger than the copy. What it gave up is a note, as in the original."""
+    assert check(copied).problems == []
+    (file, *_more) = sorted((copied / "store" / "persistent").glob("*.rdq"))
+    place = file.read_bytes().index(b"%08d" % SMALL + bytes(SIZE - 8))
+    kept = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(b"!")
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    for found in (check(copied, repair=True), check(copied)):
+        assert found.problems == []
+        (said,) = [note for note in found.notes if "1 message without a body" in note]
+        assert "a repair of the store has given them up" in said or "did not stop in good order" in said
+
+
 def test_an_older_store_of_a_stopped_node_is_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "node"
     with RealNode(path, **SETTINGS), warren.attach(path) as client:

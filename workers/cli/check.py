@@ -288,8 +288,14 @@ def _copied_while_it_ran(directory: NodeDirectory, node: NodeFile) -> bool:
     files tell: a copy keeps the times of what it copies. A snapshot has the inode numbers of its original."""
     if not node.place[1] or node.place[1] == directory.place[1]:
         return False
-    patterns = ("queues/worker-*/journal/*.jnl", "queues/worker-*/segments/**/*.*", "store/persistent/*.rdq")
+    patterns = ("queues/worker-*/journal/*.jnl", "queues/worker-*/segments/**/*.*")
     times = [path.lstat() for pattern in patterns for path in directory.path.glob(pattern)]
+    copied = max((item.st_ctime_ns for item in times), default=0)
+    store = store_folder(directory.path, SERVER_STORE_PERSISTENT)
+    of_store = [path.lstat() for path in store.glob("*.rdq")]
+    if any(entry.time * 1e9 >= copied for entry in quarantine.entries(store)):
+        of_store = [item for item in of_store if item.st_mtime_ns < copied]  # else written by a repair of the copy
+    times += of_store
     # Where both are the same the copy kept no times; a second name changes the one and not the other.
     written = [item.st_mtime_ns for item in times if item.st_mtime_ns != item.st_ctime_ns and item.st_nlink == 1]
     return bool(written) and max(written) > min(item.st_ctime_ns for item in times)
