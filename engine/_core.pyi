@@ -1547,9 +1547,9 @@ class QueueEngine:
         """Everything that happened is on disk."""
 
     def counters(self) -> dict[str, int]: ...
-    def unreadable(self, told: int, /) -> list[tuple[int, int, int, int, int, int]]:
-        """(queue, sequence, location, file, offset, frame length) of the last messages that consumers found damaged, of
-        which `told` are known."""
+    def unreadable(self, told: int, /) -> list[tuple[int, int, int, int, int, int, bytes]]:
+        """(queue, sequence, location, file, offset, frame length, id) of the last messages that consumers found
+        damaged, of which `told` are known."""
 
     def high(self, client_epoch: int, /) -> int: ...
 

@@ -66,37 +66,51 @@ static bool in_store(const wr_delivery *d) {
     return wr_delivery_location(d) == WR_LOCATION_STORE || wr_delivery_location(d) == WR_LOCATION_STORE_TRANSIENT;
 }
 
-/* What to say of a large message: its file. */
-static PyObject *large_corrupt(PyObject *module, const wr_delivery *d, const char *reason, bool lost) {
-    char name[WR_LARGE_NAME_BYTES];
-    wr_large_name(d->id, name);
-    return PyObject_CallMethod(module, "CorruptRecord", "NIsN", PyUnicode_FromFormat("large/%s", name), 0, "the file of a message",
-                               PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
-                                                         : "bad %s (run warren check)", reason));
+/* The file of a message in the data directory, and the byte at which it lies there. */
+static PyObject *path_of(HandleObject *h, const wr_delivery *d, uint64_t *offset) {
+    const uint32_t location = wr_delivery_location(d), worker = h->server - WR_SERVER_WORKER_FIRST;
+    *offset = d->offset;
+    if (in_store(d)) {
+        const bool transient = location == WR_LOCATION_STORE_TRANSIENT;
+        const char *folder = transient ? "store/transient" : "store/persistent";
+        uint32_t file;
+        if (wr_store_where(h->client, transient, d->id, &file, offset)) return PyUnicode_FromFormat("%s/%u.rdq", folder, file);
+        *offset = 0;
+        return PyUnicode_FromString(folder);
+    }
+    if (wr_is_large(location)) {
+        char name[WR_LARGE_NAME_BYTES];
+        wr_large_name(d->id, name);
+        *offset = 0;
+        return PyUnicode_FromFormat("queues/worker-%u/large/%s", worker, name);
+    }
+    const bool segment = location == WR_LOCATION_SEGMENT;
+    const char *folder = segment ? "segments" : location == WR_LOCATION_JOURNAL_TRANSIENT ? "transient" : "journal";
+    return PyUnicode_FromFormat("queues/worker-%u/%s/%u.%s", worker, folder, d->file, segment ? "dat" : "jnl");
 }
 
 /* `lost`: its bytes are not what was written, and it is about to be dropped; else it may be readable again after a
  * start. */
-static int corrupt(const wr_delivery *d, const char *reason, bool lost) {
-    const char *folder = wr_delivery_location(d) == WR_LOCATION_SEGMENT             ? "segments"
-                         : wr_delivery_location(d) == WR_LOCATION_JOURNAL_TRANSIENT ? "transient"
-                                                                        : "journal";
-    PyObject *module = PyImport_ImportModule("warren.engine.errors");
+static int corrupt(HandleObject *h, const wr_delivery *d, const char *reason, bool lost) {
+    PyObject *module = PyImport_ImportModule("warren.engine.errors"), *bytes = PyBytes_FromStringAndSize((const char *)d->id, 16);
+    PyObject *id = bytes ? PyObject_CallMethod(bytes, "hex", NULL) : NULL, *name = id ? PyObject_GetAttrString(h->owner, "name") : NULL;
     PyObject *error = NULL;
-    if (module)
-        error = wr_is_large(wr_delivery_location(d)) ? large_corrupt(module, d, reason, lost)
-                : in_store(d)
-                    ? PyObject_CallMethod(module, "StoreError", "s",
-                                          lost ? "a message body in the store is damaged: the message is lost and not delivered again, run warren check"
-                                               : "a message body is not in the store: run warren check")
-                    : PyObject_CallMethod(module, "CorruptRecord", "NIsN",
-                                          PyUnicode_FromFormat("%s/%u.%s", folder, d->file,
-                                                               wr_delivery_location(d) == WR_LOCATION_SEGMENT ? "dat" : "jnl"),
-                                          d->offset, "the frame of a message",
-                                          PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
-                                                                    : "bad %s (run warren check)", reason));
+    uint64_t offset;
+    if (module && name && in_store(d) && !lost)
+        error = PyObject_CallMethod(module, "StoreError", "N",
+                                    PyUnicode_FromFormat("queue %R: the body of message %U is not in the store: run warren check", name, id));
+    else if (module && name) {
+        PyObject *path = path_of(h, d, &offset);
+        error = PyObject_CallMethod(module, "CorruptRecord", "NKNN", path, (unsigned long long)offset,
+                                    PyUnicode_FromFormat("the body of message %U of queue %R", id, name),
+                                    PyUnicode_FromFormat(lost ? "bad %s: the message is lost and not delivered again (run warren check)"
+                                                              : "bad %s (run warren check)", reason));
+    }
     if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
+    Py_XDECREF(name);
+    Py_XDECREF(id);
+    Py_XDECREF(bytes);
     Py_XDECREF(module);
     return -1;
 }
@@ -158,7 +172,7 @@ PyObject *wr_delivery_fetch(HandleObject *h, wr_delivery *d, uint32_t slot, bool
     }
     if (held) {
         *lost = error == EBADMSG; /* the file is there, and is what its first page says */
-        corrupt(d, reason, *lost);
+        corrupt(h, d, in_store(d) ? "crc" : reason, *lost);
     }
     return NULL;
 }

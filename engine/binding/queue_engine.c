@@ -1190,7 +1190,7 @@ static PyObject *engine_all_durable(PyObject *self, PyObject *none) {
     return PyBool_FromLong(wr_journal_all_durable(e));
 }
 
-/* (queue, sequence, location, file, offset, frame length) of the last messages that consumers found damaged, of which `told` are known. */
+/* (queue, sequence, location, file, offset, frame length, id) of the last messages that consumers found damaged, of which `told` are known. */
 static PyObject *engine_unreadable(PyObject *self, PyObject *arg) {
     unsigned long long told = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -1200,7 +1200,8 @@ static PyObject *engine_unreadable(PyObject *self, PyObject *arg) {
     PyObject *list = PyList_New(0);
     for (; list && told < e->unreadable_n; told++) {
         const wr_delivery *d = &e->unreadable[told % WR_LOST_ROWS];
-        PyObject *item = Py_BuildValue("IKiIII", d->queue, (unsigned long long)d->sequence, (int)wr_delivery_location(d), d->file, d->offset, d->frame_length);
+        PyObject *item = Py_BuildValue("IKiIIIy#", d->queue, (unsigned long long)d->sequence, (int)wr_delivery_location(d), d->file, d->offset, d->frame_length,
+                                       (const char *)d->id, (Py_ssize_t)sizeof d->id);
         if (!item || PyList_Append(list, item)) Py_CLEAR(list);
         Py_XDECREF(item);
     }

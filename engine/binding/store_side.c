@@ -619,6 +619,14 @@ int wr_store_fetch(ClientObject *c, int i, const uint8_t id[16], PyObject **body
     }
 }
 
+bool wr_store_where(ClientObject *c, int i, const uint8_t id[16], uint32_t *file, uint64_t *offset) {
+    wr_store_place place;
+    if (wr_store_client_find(&c->store->stores[i], id, &place) || !place.in_file) return false;
+    *file = place.entry.file;
+    *offset = place.entry.offset;
+    return true;
+}
+
 /* What this client has removed is not to be found: wait until the server has executed that. 0; -1 with an exception. */
 static int removal_done(ClientObject *c, int i, const uint8_t id[16]) {
     struct wr_store_side *side = c->store;

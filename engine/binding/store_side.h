@@ -65,6 +65,8 @@ static inline int wr_parts_new(uint32_t length, uint16_t meta_length, PyObject *
 /* Payload and metadata (NULL: none; as argument: not wanted) of a message, as bytes objects. 0, ENOENT (no such message,
  * or the region is not there any more), EBADMSG, EUCLEAN, EIO; -1 with an exception. */
 int wr_store_fetch(ClientObject *c, int store, const uint8_t id[16], PyObject **body, PyObject **meta);
+/* Where a message lies that could not be read. False: not in a file any more. */
+bool wr_store_where(ClientObject *c, int store, const uint8_t id[16], uint32_t *file, uint64_t *offset);
 
 /* Methods of Client. */
 PyObject *wr_store_set(PyObject *op, PyObject *const *args, Py_ssize_t given);

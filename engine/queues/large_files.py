@@ -34,7 +34,7 @@ from logging import ERROR, WARNING
 
 from warren.engine import _core
 from warren.engine.errors import StoreError
-from warren.engine.kernel import data_files, segment
+from warren.engine.kernel import data_files, quarantine, segment
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.helpers import IndexKeeper
 from warren.engine.queues.options import Options
@@ -128,7 +128,9 @@ class LargeFiles:
             raise StoreError(f"cannot read {folder.large}: {error}") from error
         if lost := self._engine.large_missing(b"".join(there)):
             recovered.lost += lost
-            self._options.say(f"damaged: files in {folder.large} are missing: {counted(lost, 'message')} lost", ERROR)
+            what = f"files are missing: {counted(lost, 'message')} lost"
+            self._options.say(f"damaged: {folder.large}: {what}", ERROR)
+            quarantine.note(folder.path, quarantine.Entry(folder.large.name, 0, 0, what, lost))
 
     def look_soon(self) -> None:
         """A client has gone, and may have left files."""

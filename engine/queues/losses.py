@@ -41,13 +41,15 @@ class Losses:
             more = lost - self._lost_said
             what = f"{counted(more, 'message')} dropped: the store does not have their bodies"
             self._options.say(what, ERROR)
-            entry = quarantine.Entry("store/persistent", 0, 0, what, more)
-            self._index.ask(partial(quarantine.note, self._options.folder.path, entry), lambda _: None)
+            self._report(quarantine.Entry("store/persistent", 0, 0, what, more))
             self._lost_said = lost
         if damaged != self._damaged_said:
             what = counted(damaged - self._damaged_said, "message")
             self._options.say(
                 f"{what} dropped: damaged entries in {self._options.folder.segments}; check the disk", ERROR
+            )
+            self._report(
+                quarantine.Entry("segments", 0, 0, f"{what} dropped: damaged entries", damaged - self._damaged_said)
             )
             self._damaged_said = damaged
         if unreadable != self._unreadable_said:
@@ -65,21 +67,25 @@ class Losses:
     def _tell_unreadable(self, n: int) -> None:
         """Name the messages that consumers found damaged, and write them down for people."""
         found = self._engine.unreadable(self._unreadable_said)
-        if more := n - self._unreadable_said - len(found):
-            self._options.say(
-                f"{counted(more, 'message')} dropped as damaged; the next lines name only the last ones", ERROR
-            )
-        self._unreadable_said = n
         folder, parts = self._options.folder, []
-        for queue, sequence, location, file, offset, size in found:
+        if more := n - self._unreadable_said - len(found):
+            what = f"{counted(more, 'message')} dropped as damaged; the next lines name only the last ones"
+            self._options.say(what, ERROR)
+            parts.append(quarantine.Entry("several files", 0, 0, what, more))
+        self._unreadable_said = n
+        for queue, sequence, location, file, offset, size, id in found:
             where = f"message {sequence} of queue {queue}"
             if location in (PROTOCOL["LOCATION_LARGE"], PROTOCOL["LOCATION_LARGE_TRANSIENT"]):
-                self._options.say(f"{where} dropped: its file in {folder.large} is damaged; it was removed", ERROR)
+                path = folder.large / id.hex()
+                self._options.say(f"{where} dropped: its file {path} is damaged; it was removed", ERROR)
+                name = str(path.relative_to(folder.path))
+                parts.append(quarantine.Entry(name, 0, 0, f"{where}, damaged: the file was removed", 1))
                 continue
             if location >= PROTOCOL["LOCATION_STORE"]:
-                self._options.say(
-                    f"{where} dropped: its body in the store is damaged; `warren check` names the place", ERROR
-                )
+                persistent = location == PROTOCOL["LOCATION_STORE"]
+                store = "store/persistent" if persistent else "store/transient"
+                self._options.say(f"{where} dropped: its body in the store, {id.hex()}, is damaged", ERROR)
+                parts.append(quarantine.Entry(store, 0, 0, f"{where}, damaged: its body in the store, {id.hex()}", 1))
                 continue
             of_kind = {
                 PROTOCOL["LOCATION_SEGMENT"]: folder.data_file,
@@ -90,5 +96,9 @@ class Losses:
             self._options.say(f"{where} dropped: its {size} bytes in {path} at {offset} are damaged", ERROR)
             name = str(path.relative_to(folder.path))
             parts.append(quarantine.Entry(name, offset, offset + size, f"{where}, damaged", 1, size))
+        self._report(*parts)
+
+    def _report(self, *parts: quarantine.Entry) -> None:
+        """Write down what is counted for the status, which names the report."""
         if parts:
-            self._index.ask(partial(quarantine.note, folder.path, *parts), lambda _: None)
+            self._index.ask(partial(quarantine.note, self._options.folder.path, *parts), lambda _: None)

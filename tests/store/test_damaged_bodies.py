@@ -12,7 +12,9 @@ import pytest
 
 import warren
 import warren.aio
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import quarantine
+from warren.workers.cli.check import verify
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -33,18 +35,23 @@ Read = Callable[[Path, str], tuple[list[bytes], int]]  #: (bodies, errors)
 
 
 def by_get(directory: Path, name: str) -> tuple[list[bytes], int]:
-    bodies, errors = [], 0
+    bodies, errors = [], []
     with warren.attach(directory) as node:
         while True:
             try:
                 message = node.queue(name).get(timeout=0.5)
             except warren.QueueEmpty:
-                return bodies, errors
-            except warren.StoreError:
-                errors += 1
+                break
+            except warren.CorruptRecord as error:
+                errors.append(error)
                 continue
             bodies.append(message.body)
             message.ack()
+    for error in errors:
+        assert body(name, BAD, 100).rstrip(b"\0") in (directory / error.path).read_bytes()[error.position :][:200]
+        assert f"of queue {name!r}" in str(error)
+        assert "the message is lost and not delivered again" in str(error)
+    return bodies, len(errors)
 
 
 def by_get_many(directory: Path, name: str) -> tuple[list[bytes], int]:
@@ -190,9 +197,13 @@ def test_a_damaged_body_is_named_once_counted_and_passed(tmp_path: Path, where: 
                 stats = node.queue(name, create=False).stats()
                 assert (stats["ready"], stats["unacked"]) == (0, 0), name
             worker = running.directory / "queues" / "worker-0"
-            if where == "data":
-                wait_until(lambda: len(quarantine.entries(worker)) == len(FACES), what="the report")
-                assert all(entry.messages == 1 and ".dat" in entry.file for entry in quarantine.entries(worker))
+            report = worker / quarantine.QUARANTINE / quarantine.REPORT
+            wait_until(lambda: len(quarantine.entries(worker)) == len(FACES), what="the report")
+            file = ".dat" if where == "data" else "store/persistent"
+            assert all(entry.messages == 1 and file in entry.file for entry in quarantine.entries(worker))
+            said = [line for line in node.status()["messages"] if "has lost" in line]
+            assert said == [f"worker-0 has lost up to {len(FACES)} messages to damaged or missing files: see {report}"]
+            assert report.is_file()
         log = (running.directory / "log" / "worker-0.log").read_text()
         assert log.count("dropped: ") == len(FACES)
         running.kill_all()
@@ -200,3 +211,6 @@ def test_a_damaged_body_is_named_once_counted_and_passed(tmp_path: Path, where: 
         for name in FACES:
             with warren.attach(running.directory) as node:
                 assert node.queue(name, create=False).get_many(10, timeout=0.2) == []
+        running.stop()
+        notes = verify(NodeDirectory(running.directory)).notes
+        assert any(f"{len(FACES)} messages lost" in note for note in notes if "worker-0/quarantine" in note)

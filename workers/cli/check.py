@@ -338,11 +338,11 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
             cost = "; nothing was in it"
         gone.problem = f"is missing{of}{cost}: removed, or not copied at the same moment as the other files"
         report.files.append(gone)
-    _told_before(report, folder.path, "by starts")
+    _told_before(report, folder.path)
     return {folder.path_of(key): entry for key, entry in listed.entries.items()}
 
 
-def _told_before(report: Report, folder: Path, when: str) -> None:
+def _told_before(report: Report, folder: Path) -> None:
     """What was found damaged before, and what that cost."""
     reported = quarantine.entries(folder)
     if not reported:
@@ -356,7 +356,7 @@ def _told_before(report: Report, folder: Path, when: str) -> None:
         rest = f"how many messages {which} cost is not known"
         cost = f"{counted(lost, 'message')} lost at least; {rest}" if lost else rest
     place = folder / quarantine.QUARANTINE
-    note = f"{parts} found {when}; {cost}: see {quarantine.REPORT}"
+    note = f"{parts} found earlier; {cost}: see {quarantine.REPORT}"
     report.files.append(Checked(str(place), "quarantine", note=note))
 
 
@@ -406,7 +406,7 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
         Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note, item.damage)
         for item in found
     ]
-    _told_before(report, check.folder, "earlier")
+    _told_before(report, check.folder)
 
 
 def _topics_of(directory: Path, node: NodeFile, running: bool) -> topics_check.TopicsCheck | None:
@@ -479,7 +479,7 @@ def _topics(
     report.files += [
         Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note) for item in found
     ]
-    _told_before(report, TopicsFolder.of(directory).path, "earlier")
+    _told_before(report, TopicsFolder.of(directory).path)
 
 
 def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Catalog | None:
