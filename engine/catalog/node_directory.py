@@ -56,7 +56,7 @@ from warren.engine.kernel.formats import NODE_VERSION, NODE_VERSION_ROTATE
 from warren.engine.kernel.paths import QUEUES, STORES, TOPICS
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import command, near, shown
-from warren.ipc import access, names
+from warren.ipc import access, kernel_locks, names
 from warren.ipc.identity import Namespaces
 from warren.ipc.region import RegionError
 from warren.ipc.superblock import Superblock
@@ -396,7 +396,7 @@ class NodeDirectory:
 
     def lock(self, *, making: bool = False) -> None:
         """Become the only supervisor of the directory, until this process ends. Raises DirectoryInUse naming the
-        holder's pid. `making`: it was made for this; when another start has removed it (`unmake`) it is made again.
+        holder. `making`: it was made for this; when another start has removed it (`unmake`) it is made again.
         """
         began = time.monotonic()
         while True:
@@ -423,10 +423,7 @@ class NodeDirectory:
                 if time.monotonic() - began < (LOOKED_AT_MAX_S if looked_at else LOCK_PROBE_S):
                     time.sleep(0.001)
                     continue
-                raise DirectoryInUse(
-                    f"{self.path} is in use by {self._said_holder()}: "
-                    f"attach to its node, stop it with {command('stop', self.path)}, or choose another directory"
-                ) from error
+                raise DirectoryInUse(self.foreign_lock() or f"{self.path} is in use by {self._said_use()}") from error
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -480,12 +477,41 @@ class NodeDirectory:
             return False
         return held_by_another(descriptor)
 
-    def lock_holder(self) -> int:
-        """The pid in the lock file, 0 when it is not readable. It is for messages: only the lock itself is true."""
+    def in_use(self) -> bool:
+        """The same, but for locks that no node can have. Raises SystemLimit."""
+        return self.locked() and not self.foreign_lock()
+
+    def foreign_lock(self) -> str:
+        """What to say when processes of other users have the lock: whoever may read a directory can lock it. "": a
+        process of the owner has it, or nobody that can be seen from here.
+        """
+        holders, owner = self._holders()
+        if not holders or owner in {holder.uid for holder in holders}:
+            return ""
+        who, one = " and ".join(map(str, holders)), len(holders) == 1
+        return (
+            f"no node runs for {self.path}, but {who} {'has' if one else 'have'} its lock (flock on the directory), so "
+            f"none can start: end {'that process' if one else 'them'}, or wait until the lock is free"
+        )
+
+    def _holders(self) -> tuple[list[kernel_locks.Holder], int]:
+        """The processes that have the lock, those that can be seen from here, and the owner of the directory."""
         try:
-            return int(self._lock_text()[0])
-        except (IndexError, ValueError):
+            found = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], -1
+        return kernel_locks.holders(found), found.st_uid
+
+    def lock_holder(self) -> int:
+        """The pid in the lock file; 0 when it is not readable, that process has ended, or the kernel shows that another
+        one has the lock. It is for messages: only the lock itself is true.
+        """
+        text = self._lock_text()
+        if not text or not text[0].isdecimal():
             return 0
+        pid = int(text[0])
+        elsewhere = Namespaces(self.holder_namespaces().pid, 0, 0, 0).unlike(Namespaces.current())
+        return pid if elsewhere or os.path.exists(f"/proc/{pid}") else 0
 
     def holder_namespaces(self) -> Namespaces:
         """Where the one is who took the lock last; 0 for what is not known."""
@@ -497,16 +523,29 @@ class NodeDirectory:
         return Namespaces(pid, ipc, clock, shm)
 
     def _lock_text(self) -> list[str]:
+        """What the lock file says; nothing when it says another one than the kernel does: members can write it, and it
+        is of before until who has the lock has written it.
+        """
         try:
-            return data_files.read(self.path / LOCK).decode("utf-8", "replace").splitlines()
+            text = data_files.read(self.path / LOCK).decode("utf-8", "replace").splitlines()
         except OSError:
             return []
+        holders, owner = self._holders()
+        said = text[0] if text else ""
+        return text if not holders or any((str(each.inner), each.uid) == (said, owner) for each in holders) else []
 
-    def _said_holder(self) -> str:
-        pid = self.lock_holder()
-        unlike = self.holder_namespaces().unlike(Namespaces.current())
-        where = f" in another {' and another '.join(unlike)}" if unlike else ""
-        return f"process {pid}{where}" if pid else "another process"
+    def _said_use(self) -> str:
+        advice = f"attach to its node, stop it with {command('stop', self.path)}, or choose another directory"
+        if pid := self.lock_holder():
+            unlike = self.holder_namespaces().unlike(Namespaces.current())
+            where = f" in another {' and another '.join(unlike)}" if unlike else ""
+            return f"process {pid}{where}: {advice}"
+        for holder in self._holders()[0]:
+            return (
+                f"{holder}, which has its lock (flock on the directory) and has not begun to serve: wait until it has, "
+                "end it, or choose another directory"
+            )
+        return f"another process: {advice}"
 
     # -- place --------------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ def verify(
     """
     node = directory.read()
     tell = progress if progress is not None else lambda _done, _all: None
-    report = Report(str(directory.path), not repair and (directory.locked() or served(directory.path)))
+    report = Report(str(directory.path), not repair and (directory.in_use() or served(directory.path)))
     identity = directory.path / "node.json"
     report.files.append(Checked(str(identity), "node", identity.stat().st_size))
     if accepts is not None:  # before anything is changed
@@ -753,7 +753,8 @@ def check(directory: str, repair: bool, accept_loss: bool, yes: bool, as_json: b
             target.lock()
         except DirectoryInUse as error:
             raise DirectoryInUse(
-                f"{target.path} cannot be repaired while its node runs: stop it with {command('stop', target.path)}"
+                target.foreign_lock()
+                or f"{target.path} cannot be repaired while its node runs: stop it with {command('stop', target.path)}"
             ) from error
     accepts = partial(_accepts, yes=yes, as_json=as_json) if accept_loss else None
     try:

@@ -427,8 +427,10 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
         try:
             pid = int(client.call("ping", timeout=max(timeout, ASK_S))["pid"])
         except NodeNotRunning as error:
-            if client.directory.locked():  # it starts, and has said so
+            if client.directory.in_use():  # it starts, and has said so
                 raise
+            if foreign := client.directory.foreign_lock():
+                raise NodeNotRunning(f"there is nothing to stop: {foreign}") from error
             raise NodeNotRunning(f"no node runs for {client.directory.path}: there is nothing to stop") from error
         try:
             pidfd = os.pidfd_open(pid)

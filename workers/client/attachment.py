@@ -592,7 +592,7 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
                 superblock.close()
             if descriptor >= 0:
                 os.close(descriptor)
-        locked = directory.locked()
+        locked = directory.in_use()
         if not locked and not first:
             if unlike := orphaned_elsewhere(directory):
                 raise elsewhere(directory, unlike)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from warren.engine.kernel import data_files
 from warren.engine.kernel.paths import TOPICS, queues_of
+from warren.ipc import kernel_locks
 from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.node.children import Role
@@ -76,7 +77,7 @@ def _other_owner(folder: Path, pid: int) -> str:
             if not (owner := lock_owner(found)):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the server tries again in some milliseconds
                 return ""
-            return "" if owner == pid else f"process {owner}"
+            return "" if owner == pid else str(next(iter(kernel_locks.holders(found)), f"process {owner}"))
         return "" if lock_owner(found) == pid else "a process that cannot be seen from here"
     finally:
         os.close(descriptor)

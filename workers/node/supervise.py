@@ -107,7 +107,7 @@ def _lock(directory: NodeDirectory, options: Options) -> bool:
             seen = True
             if time.monotonic() > tell_at:
                 tell_at = deadline
-                options.waiting(f"{error}, which is not up yet", True)
+                options.waiting(directory.foreign_lock() or f"{error}, which is not up yet", True)
         else:
             return True
         with contextlib.suppress(Error, RegionError):

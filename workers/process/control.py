@@ -262,7 +262,7 @@ class ControlClient:
 
     def _node_lives(self) -> bool:
         """True while a supervisor starts or stops, or servers live that will start a new one."""
-        if self.directory.locked():
+        if self.directory.in_use():
             return True
         try:
             superblock = self.directory.superblock()

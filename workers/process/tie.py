@@ -45,7 +45,7 @@ from warren.engine.errors import DirectoryInUse, Error, UsageError
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import STORES, TOPICS, store_folder
 from warren.engine.saying import Say, command
-from warren.ipc import access
+from warren.ipc import access, kernel_locks
 from warren.ipc.identity import Identity, Namespaces, pidfd_dead
 from warren.ipc.layout import CONSTANTS, SERVER_STORE_PERSISTENT
 from warren.ipc.region import SHM_DIRECTORY
@@ -220,7 +220,7 @@ class Tie:
                 return False
             if not told and time.monotonic() - began > TELL_S:
                 told = True
-                line = f"waits for {self._owner(folder)} of an earlier node that still holds {self._path / folder}"
+                line = f"waits for {self._owner(folder)} that still holds {self._path / folder}"
                 say(line, WARNING)
                 self._note(line)
             time.sleep(POLL_S)
@@ -250,10 +250,12 @@ class Tie:
 
     def _owner(self, folder: str) -> str:
         with contextlib.suppress(OSError):
-            pid = lock_owner(os.stat(folder))
-            if pid > 0:
-                return f"process {pid}"
-        return "a process"
+            found = os.stat(folder)
+            for holder in kernel_locks.holders(found):
+                return f"{holder} of an earlier node" if holder.uid == found.st_uid else str(holder)
+            if pid := lock_owner(found):
+                return f"process {pid} of an earlier node"
+        return "a process of an earlier node"
 
     def _note(self, line: str) -> None:
         """Into the supervisor's log and `status`."""
@@ -381,7 +383,13 @@ def owning(directory: Path, folders: Iterable[str]) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                pid = lock_owner(os.fstat(descriptor))
+                found = os.fstat(descriptor)
+                for holder in kernel_locks.holders(found):
+                    if holder.uid != found.st_uid:  # a member of the group may read the folder, so he may lock it
+                        raise DirectoryInUse(
+                            f"{directory / folder} is locked by {holder}, which is none of the node: end that process"
+                        ) from error
+                pid = lock_owner(found)
                 raise DirectoryInUse(
                     f"{directory / folder} is in use by {f'process {pid}' if pid else 'a process'} of a node whose "
                     f"supervisor is dead: stop it with {command('stop', directory)}, or end that process"
@@ -495,9 +503,4 @@ def _has_lock(pid: int, folder: Path) -> bool:
 
 def lock_owner(found: os.stat_result) -> int:
     """The process that has the kernel lock on a file, as far as it can be seen from here; else 0."""
-    with open("/proc/locks") as file:
-        for line in file:
-            words = line.split()
-            if len(words) == 8 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(found.st_ino):
-                return max(0, int(words[4]))
-    return 0
+    return next(iter(kernel_locks.pids(found)), 0)

@@ -52,7 +52,7 @@ class Directory:
             queues, topics = tuple(catalog.by_id.values()), tuple(catalog.topics.values())
         except CorruptRecord as error:  # the files can be read all the same, only their names are not known
             nameless = str(error)
-        running = directory.locked() or served(directory.path)
+        running = directory.in_use() or served(directory.path)
         return cls(directory.path, node.node_id, node.settings, running, tuple(queues), tuple(topics), nameless)
 
     @property

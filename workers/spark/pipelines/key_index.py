@@ -41,7 +41,7 @@ def compare(path: str, progress: Callable[[int, int], None], rebuild: bool = Fal
     directory = NodeDirectory(path)
     directory.check_made(makes=False)
     with _alone(directory) if rebuild else contextlib.nullcontext():
-        check = _check(directory, not rebuild and (directory.locked() or served(directory.path)))
+        check = _check(directory, not rebuild and (directory.in_use() or served(directory.path)))
         check.examine(progress)
         found = _compared(check)
         if rebuild and found.problems:
@@ -82,7 +82,8 @@ def _alone(directory: NodeDirectory) -> Iterator[None]:
         directory.lock()
     except DirectoryInUse as error:
         raise DirectoryInUse(
-            f"the key index of {directory.path} cannot be made again while its node runs: stop it with "
+            directory.foreign_lock()
+            or f"the key index of {directory.path} cannot be made again while its node runs: stop it with "
             f"{command('stop', directory.path)}"
         ) from error
     try:
