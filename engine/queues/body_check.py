@@ -116,6 +116,11 @@ def _look(folder: Folder, node_id: int, named: dict[bytes, QueueDeclaration]) ->
                 except FileNotFoundError:
                     yield LargeFile(path, queue, 0, "is missing: its message is lost")
                     continue
+                except OSError as error:  # a member of the group may have put something in its place
+                    if atomic_file.is_limit(error):
+                        raise
+                    yield LargeFile(path, queue, 0, f"cannot be read: {error.strerror}")
+                    continue
                 problem = f"bad {wrong}: its message, of queue {quoted(queue.name)}, is lost" if wrong else ""
                 yield LargeFile(path, queue, size, problem)
         finally:

@@ -46,6 +46,8 @@ LOOK_S = 60.0  #: between two looks for which there is no reason
 SOON_S = 1.0  #: a client has gone: then those that go with it are seen at once
 LOCKED_MOST = 64  #: files that one look has open
 ID_BYTES = 16
+#: why something in the place of a file cannot be opened: a link, a folder, another user's, a socket
+_NOT_OURS = (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENXIO)
 
 
 def id_of(name: str) -> bytes | None:
@@ -261,7 +263,7 @@ def _locked(folder: Folder, ids: Iterable[bytes]) -> tuple[list[_Suspect], bool]
         except FileNotFoundError:
             continue
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR):  # a member of the group put it there
+            if error.errno in _NOT_OURS:  # a member of the group put it there
                 continue
             raise
         try:

@@ -74,14 +74,15 @@ def _look(folder: SinkFolder, node_id: int) -> list[Checked]:
             named = {part.name for part in state.pending.parts}
             told.note = said_of(state.pending)
             found += _parts(folder, state.pending)
-    for name, path in folder.parts():
-        if path.name not in named:
-            found.append(Checked(path, "part", note="is staged, and no commit names it (yet)"))
-        del name
-    if folder.staged.is_dir():
-        for other in sorted(folder.staged.iterdir()):
-            if PartName.of(other.name) is None:
-                found.append(Checked(other, "foreign", note="does not belong here; it is left alone"))
+    try:
+        names = folder.in_staged()
+    except Error as error:
+        return [*found, Checked(folder.staged, "foreign", note=str(error))]
+    for name in names:
+        if PartName.of(name) is None:
+            found.append(Checked(folder.staged / name, "foreign", note="does not belong here; it is left alone"))
+        elif name not in named:
+            found.append(Checked(folder.staged / name, "part", note="is staged, and no commit names it (yet)"))
     return found
 
 

@@ -165,12 +165,16 @@ class SinkFolder:
         return -1
 
     def parts(self) -> list[tuple[PartName, Path]]:
-        """All parts that are there, named by a commit or not."""
-        try:
-            found = sorted(os.listdir(self.staged))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [(name, self.staged / each) for each in found if (name := PartName.of(each)) is not None]
+        """All parts that are there, named by a commit or not. Raises StoreError and its kinds."""
+        return [(name, self.staged / each) for each in self.in_staged() if (name := PartName.of(each)) is not None]
+
+    def in_staged(self) -> list[str]:
+        """All names among the parts. Raises StoreError and its kinds: the folder may be another user's."""
+        with atomic_file.file_explained(f"cannot look into {self.staged}"):
+            try:
+                return sorted(os.listdir(self.staged))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
 
     def remove(self) -> None:
         """The sink goes, in one step for who looks; what a crash leaves goes when the next one is removed."""

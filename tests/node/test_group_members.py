@@ -8,6 +8,7 @@ owner has in his home is compared before and after.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -424,4 +425,77 @@ def test_what_a_member_writes_into_shared_memory_ends_nothing_of_the_owner(owner
         assert semaphore_exists(key), "a semaphore of the owner was removed"
         assert segment in {item.id for item in segments()}, "a segment of the owner was removed"
         assert not any(map(semaphore_exists, own)), "the node leaves its own semaphores behind"
+    owner.unharmed()
+
+
+#: what somebody who is not let in shuts or puts there; run as BOB
+SHUT = """
+import os, socket, sys, warren
+directory = sys.argv[1]
+with warren.attach(directory, timeout=60) as node:
+    node.queue("q", create=True).put(bytes(1_500_000))
+[his] = os.listdir(f"{directory}/queues/worker-0/large")
+os.unlink(f"{directory}/queues/worker-0/large/{his}")
+os.close(os.open(f"{directory}/queues/worker-0/large/{his}", os.O_CREAT, 0))
+os.mkdir(f"{directory}/transactions/shut", 0)
+os.mkdir(f"{directory}/transactions/half", 0o755)
+os.mkdir(f"{directory}/transactions/half/staged", 0)
+os.mkdir(f"{directory}/transactions/loops", 0o755)
+os.mkdir(f"{directory}/transactions/loops/staged", 0o755)
+part = f"{directory}/transactions/loops/staged/q.1.2.{'ab' * 8}"
+os.symlink(part, part)
+large = f"{directory}/queues/worker-0/large"
+os.close(os.open(f"{large}/{'01' * 16}", os.O_CREAT, 0))
+os.symlink(f"{large}/{'02' * 16}", f"{large}/{'02' * 16}")
+os.chdir(large)
+socket.socket(socket.AF_UNIX).bind("03" * 16)
+os.mkfifo(f"{large}/{'04' * 16}")
+os.mkdir(f"{large}/{'05' * 16}", 0)
+os.close(os.open(f"{large}/{'06' * 16}", os.O_CREAT, 0o640))
+"""
+LOCKED = """
+import sys
+from pathlib import Path
+from warren.engine.queues import large_files
+from warren.engine.queues.folder import Folder
+folder = Folder.of(Path(sys.argv[1]), 0)
+found, busy = large_files._locked(folder, sorted(large_files.ids_in(folder)))
+print(*(each.id.hex() for each in found), busy)
+"""
+
+
+def test_what_a_member_shuts_is_named_and_the_rest_is_shown(owner: Owner) -> None:
+    """Folders of sinks, and things in the place of large messages, that the owner of the node cannot open."""
+    with owner.node():
+        _pid, code, said = users.python(BOB, SHUT, owner.directory)
+        assert code == 0, said
+    good = owner.directory / "transactions" / "good" / "staged"
+    good.mkdir(parents=True)
+    for path in (good, good.parent):
+        os.chown(path, ALICE.uid, GROUP)
+    _pid, code, said = users.warren(ALICE, "transactions", owner.directory)
+    assert code == 0, said
+    lines = {line.split()[0]: line for line in said.splitlines()}
+    assert {"good", "shut", "half", "loops"} <= lines.keys(), said
+    assert "cannot be read" in lines["shut"]
+    assert "cannot be read" in lines["half"]
+    assert "cannot be read" not in lines["good"]
+    _pid, code, said = users.warren(ALICE, "transactions", owner.directory, "--json")
+    assert code == 0, said
+    rows = {row["sink"]: row for row in json.loads(said)}
+    for name in ("shut", "half"):
+        assert f"cannot look into {owner.directory / 'transactions' / name / 'staged'}" in rows[name]["problem"]
+    assert rows["good"]["problem"] is None
+    assert rows["loops"]["staged_parts"] == 1
+    for repair in ((), ("--repair",)):
+        _pid, code, said = users.warren(ALICE, "check", owner.directory, *repair)
+        assert str(owner.directory / "transactions" / "shut") in said
+        assert str(owner.directory / "transactions" / "half" / "staged") in said
+        assert "cannot be read: Permission denied" in said, "a large message"
+    _pid, code, said = users.python(ALICE, LOCKED, owner.directory)
+    assert (code, said) == (0, f"{'06' * 16} False\n"), "those behind are not forgotten"
+    with owner.node():  # whose worker may have removed the last one by now
+        _pid, code, said = users.warren(ALICE, "inspect", owner.directory, "large", "--json")
+        assert code == 0, said
+        assert {row["id"] for row in json.loads(said)["large"]} - {"06" * 16} >= {"01" * 16}
     owner.unharmed()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -227,9 +228,11 @@ def large_part(directory: Path) -> list[dict[str, Any]]:
         with atomic_file.file_explained(f"cannot read {folder.large}"):
             for id in large_files.ids_in(folder):
                 try:
-                    found = (folder.large / id.hex()).stat()
+                    found = (folder.large / id.hex()).lstat()
                 except FileNotFoundError:
                     continue  # its message was settled just now
+                if not stat.S_ISREG(found.st_mode):
+                    continue  # a member of the group put it there
                 row = {"worker": worker, "id": id.hex(), "client_epoch": large_files.client_epoch_of(id)}
                 sizes = {"file_bytes": found.st_size, "disk_bytes": found.st_blocks * 512, "links": found.st_nlink}
                 rows.append((found.st_mtime_ns, row | sizes))

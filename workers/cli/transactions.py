@@ -95,12 +95,12 @@ def _say(told: dict[str, Any], as_json: bool) -> None:
 
 
 def _row(folder: SinkFolder, node_id: int) -> dict[str, Any]:
-    parts = [path for _name, path in folder.parts()]
-    staged = sum(_size(path) for path in parts)
-    row: dict[str, Any] = {"sink": folder.name, "staged_parts": len(parts), "staged_bytes": staged, "problem": None}
+    row: dict[str, Any] = {"sink": folder.name, "staged_parts": 0, "staged_bytes": 0, "problem": None}
     try:
+        parts = folder.parts()
+        row |= {"staged_parts": len(parts), "staged_bytes": sum(_size(path) for _name, path in parts)}
         state = states.load(folder, node_id)
-    except Error as error:
+    except Error as error:  # of another user, too: he may have shut the folder
         return {**row, "problem": str(error)}
     if state is None:
         return {**row, "transactions": 0, "query": None, "batch": None, "messages": 0, "pending": None}
@@ -120,10 +120,10 @@ def _row(folder: SinkFolder, node_id: int) -> dict[str, Any]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file that may go meanwhile."""
+    """Bytes of a file that may go meanwhile, or be in a folder of another user that nobody else looks into."""
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
+        return path.lstat().st_size
+    except (FileNotFoundError, PermissionError):
         return 0
 
 
