@@ -33,6 +33,7 @@ COMMANDS = {
     "queue purge": (("queue", "purge"), ("q",), "queue 'q': 3 messages would be lost, and nothing was dropped"),
     "queue delete": (("queue", "delete"), ("q",), "queue 'q': 4 messages would be lost, and nothing was deleted"),
     "several": (("queue", "delete"), ("q", "more"), "2 queues: 5 messages would be lost, and nothing was deleted"),
+    "one, twice": (("queue", "delete"), ("q", "q"), "queue 'q': 4 messages would be lost, and nothing was deleted"),
     "if unused": (
         ("queue", "delete", "--if-unused"), ("q",), "queue 'q': 4 messages would be lost, and nothing was deleted",
     ),

@@ -196,12 +196,13 @@ def set_tags(directory: str, name: str, tags: tuple[str, ...], as_json: bool) ->
     """Give a user these tags instead of those before; without any: none. `impersonator` lets the property user_id be
     another one's; administrator, monitoring, policymaker and management are kept for RabbitMQ.
     """
+    given = list(dict.fromkeys(tags))
     with changing(directory) as accounts:
-        user_of(accounts, directory, name).tags = list(dict.fromkeys(tags))
+        user_of(accounts, directory, name).tags = given
     done(
         as_json,
-        {"user": name, "tags": list(dict.fromkeys(tags))},
-        f"user {name} has {'the tags ' + ', '.join(tags) if tags else 'no tags now'}",
+        {"user": name, "tags": given},
+        f"user {name} has {'the tags ' + ', '.join(given) if given else 'no tags now'}",
     )
 
 

@@ -121,8 +121,7 @@ def _ask_for(yes: bool, directory: str, names: tuple[str, ...], undone: str, sta
     for name in names:
         if name not in there:
             raise _not_there(directory, name, undone)
-    names = tuple(dict.fromkeys(names))
-    lost = sum(row.get(state) or 0 for row in found if row["name"] in names for state in states)
+    lost = sum(row.get(state) or 0 for row in found for state in states)
     where = f"queue {shown(names[0])}" if len(names) == 1 else counted(len(names), "queue")
     consented(yes, lost, where, undone)
 
@@ -142,6 +141,7 @@ def delete_queue(
     """Delete queues with their messages, bindings and subscriptions. Several names are one change: all, or none. Where
     messages are lost, it asks.
     """
+    names = tuple(dict.fromkeys(names))
     if (if_unused or if_empty) and len(names) > 1:
         raise UsageError("--if-unused and --if-empty are for one queue: delete one after the other")
     if not if_empty:

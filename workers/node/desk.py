@@ -237,12 +237,13 @@ class Desk:
         self._bars.tick(now)
 
     def delete_queues(self, asked: requests.DeleteQueues) -> dict[str, Any]:
-        for name in asked.names:
+        names = list(dict.fromkeys(asked.names))  # one that is given twice counts once
+        for name in names:
             self._free(name, asked.client)
         answer = self._change(
-            "queues", lambda catalog: [catalog.delete_queue(name, client=asked.client) for name in asked.names]
+            "queues", lambda catalog: [catalog.delete_queue(name, client=asked.client) for name in names]
         )
-        return {**answer, "queues": len(asked.names)}
+        return {**answer, "queues": len(names)}
 
     def has_leases(self) -> bool:
         """Whether there are queues that may go by themselves."""
