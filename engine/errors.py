@@ -165,9 +165,9 @@ class Fenced(Error):
 
 
 class SessionExpired(Fenced):
-    """A reader of a group was silent for too long, and lost its queues: its process did not run (`session_timeout`), or
-    its program made no call (`max_poll_interval`). What it had not committed is handed out again, to whoever has the
-    queues now. It is raised once; the next call joins the group again.
+    """A reader of a group was silent for too long, and lost its queues: its process gave no sign of life
+    (`session_timeout`), or its program made no call (`max_poll_interval`). What it had not committed is handed out
+    again, to whoever has the queues now. It is raised once; the next call joins the group again.
     """
 
 

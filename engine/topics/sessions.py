@@ -156,8 +156,8 @@ class Sessions:
 
 def _silent(silent: float, limit: float) -> str:
     return (
-        f"its process did not run for {silent:.1f} s (stopped, frozen, or without a processor), and session_timeout is "
-        f"{limit:g} s: give topic.reader(session_timeout=…) more, if that is to be waited for"
+        f"the last sign of life of its process is {silent:.1f} s old (it was stopped, frozen, or without a processor), "
+        f"and session_timeout is {limit:g} s: give topic.reader(session_timeout=…) more, if that is to be waited for"
     )
 
 

@@ -491,9 +491,9 @@ class Topic:
         such call; "manual" what `reader.commit()` says. `on_data_loss`: messages were gone before they were read: raise
         DataLoss, or "skip" them and count them (`reader.skipped`). `damage`: as of `read`. `max_reconsume_times`: so
         often a message comes again that this reader gives back with `reader.retry`, before it is a dead letter.
-        `session_timeout`: seconds for which the reader's process may stand still (it beats by itself, in a thread of
-        its own), and `max_poll_interval`: for which the program may do without a call, before its queues go to others
-        of the group; its next call raises SessionExpired. None: without end.
+        `session_timeout`: seconds from the last sign of life of the reader's process (a thread of its own gives one
+        each quarter of them, and every 3 s at least), and `max_poll_interval`: for which the program may do without a
+        call, before its queues go to others of the group; its next call raises SessionExpired. None: without end.
 
         Raises TopicNotFound, UsageError, TimedOut, PeerLost, ClosedError.
         """
