@@ -222,7 +222,7 @@ def _end(
     )
     if terms is None and folder.terms.exists():
         found.hurt(folder, folder.terms, "is damaged: every message that is found counts as delivered before", 0)
-    elif terms is not None and not found.clean:
+    elif terms is not None and not found.clean and not _is_told(folder.journal_file(terms.file), folder, found):
         # A mark is written when all has ended, and removed before anything begins.
         at = f"the journal ends at byte {ends.get(terms.file, 0)} of file {terms.file}"
         found.hurt(
@@ -239,6 +239,11 @@ def _end(
         for queue, (next_sequence, rows) in terms.queues.items():
             if queue in known:
                 engine.set_terms(queue, next_sequence, rows)
+
+
+def _is_told(path: Path, folder: Folder, found: Recovered) -> bool:
+    """Whether a file is known to be damaged or missing."""
+    return any(part.file == str(path.relative_to(folder.path)) for part in found.parts)
 
 
 def _check_data(

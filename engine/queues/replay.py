@@ -20,6 +20,7 @@ from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES, FILE_JO
 from warren.engine.queues.folder import Folder
 from warren.engine.queues.read_ahead import contents
 from warren.engine.queues.recovered import Recovered
+from warren.engine.queues.terms import Terms, read_terms
 
 DAMAGED_PARTS_MAX = 1000  #: of one journal file; behind them the rest of it is given up
 
@@ -60,6 +61,7 @@ def read_journal(
     if paths:
         held.pop(max(paths), None)  # what follows the frames of the newest has to be seen
     last = last_begun(listing.files)
+    terms = read_terms(folder, node_id, server)
     unread = [path for number, path in listing.files if number not in held]
     with atomic_file.file_explained(f"cannot read {folder.journal}"), contextlib.closing(contents(unread)) as ahead:
         for number in sorted(listed | set(paths)):
@@ -73,7 +75,7 @@ def read_journal(
                 continue
             path = paths[number]
             data = held[number] if number in held else next(ahead)
-            one = _Journal(engine, folder, path, number, node_id, server, found, mend, number >= last)
+            one = _Journal(engine, folder, path, number, node_id, server, found, mend, number >= last, terms)
             ends[number] = one.replay(data, number in held, tails)
     return ends, tails
 
@@ -90,7 +92,9 @@ def last_begun(files: list[tuple[int, Path]]) -> int:
 
 @dataclass
 class _Journal:
-    """One journal file that is replayed. `newest`: it, or one behind it, may have a torn tail."""
+    """One journal file that is replayed. `newest`: it, or one behind it, may have a torn tail. `terms`: of a stop in
+    good order, which say where the journal ended.
+    """
 
     engine: _core.QueueEngine
     folder: Folder
@@ -101,6 +105,7 @@ class _Journal:
     found: Recovered
     mend: bool
     newest: bool
+    terms: Terms | None
 
     def replay(self, data: memoryview, held: bool, tails: dict[int, Tail]) -> int:
         """Returns where its frames end, and says more of it in `tails` when it may have a torn tail."""
@@ -122,7 +127,7 @@ class _Journal:
                 continue
             if reason in ("end", "last") or not _any_bit(data[end:]):
                 break
-            if self.newest and not vouched(data, end, salt):
+            if self.newest and not self._stopped_behind(end) and not vouched(data, end, salt):
                 torn = True
                 break
             at = _core.frame_behind(data, end, salt) if parts < DAMAGED_PARTS_MAX else 0
@@ -132,7 +137,7 @@ class _Journal:
             if not at:
                 found.hurt(self.folder, self.path, f"{what}; what follows in this file is lost", None, end, len(data))
                 break
-            found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} is served", None, end, at)
+            found.hurt(self.folder, self.path, f"{what}; what follows from byte {at} on is served", None, end, at)
         found.there[key] = Entry(salt, end, 0, True)
         if self.newest:
             tails[self.number] = Tail(self.path, salt, end, torn, reason == "last" or end == size)
@@ -142,6 +147,10 @@ class _Journal:
         elif entry is not None and not parts and not torn:
             self._check_end(entry, end, reason)
         return end
+
+    def _stopped_behind(self, end: int) -> bool:
+        """Whether a stop in good order found this file whole beyond a place: then what lies there is no torn tail."""
+        return self.terms is not None and self.terms.file == self.number and end < self.terms.end
 
     def _check_end(self, entry: Entry, end: int, reason: str) -> None:
         """Frames that are missing at the end of a file leave no trace in it."""

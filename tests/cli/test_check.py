@@ -164,6 +164,32 @@ def test_repair_and_a_start_that_serves_the_rest(node: Path, how: str) -> None:
     assert check(node)["problems"] == []
 
 
+def test_a_start_names_damage_of_the_last_record_of_a_journal_as_check_does(tmp_path: Path) -> None:
+    """After a stop in good order it is no torn tail. The start blames the journal, and not the mark of the stop."""
+    node = tmp_path / "node"
+    with api.open(node, workers=1) as opened:
+        for n in range(10):
+            opened.queue("q").put(b"small %d" % n)
+    warren("stop", node)
+    path = node / "queues" / "worker-0" / "journal" / "0.jnl"
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(content.index(b"small 9"))
+        file.write(b"!")
+    (problem,) = check(node, code=1)["problems"]
+    said = problem.removeprefix(f"{path}: ")
+    assert said.startswith("no valid record at byte ")
+    with api.open(node) as opened:
+        assert [message.body for message in opened.queue("q").browse()] == [b"small %d" % n for n in range(9)]
+        (line,) = [line for line in opened.status()["messages"] if "damaged" in line]
+        assert f"(journal/{path.name})" in line
+    warren("stop", node)
+    (entry,) = quarantine.entries(node / "queues" / "worker-0")
+    assert (entry.file, entry.reason) == (f"journal/{path.name}", said)
+    assert f"byte {entry.start} " in said
+    assert check(node, code=1)["problems"] == [problem]
+
+
 def test_a_file_with_two_names_is_no_sign_of_a_copy(tmp_path: Path) -> None:
     """Linking a journal file as a data file changes one of its times, as keeping the times of an original does."""
     directory = NodeDirectory(tmp_path)
