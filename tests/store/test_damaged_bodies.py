@@ -16,6 +16,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel import quarantine
 from warren.workers.cli.check import verify
 
+from support.command_line import warren as run
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -183,6 +184,10 @@ def test_a_damaged_body_is_named_once_counted_and_passed(tmp_path: Path, where: 
         with warren.attach(running.directory) as node:
             browsed = [message.body for message in node.queue("get").browse()]
             assert browsed == [body("get", number, size) for number in GOOD], "a look passes it, too"
+        peeked = run("peek", running.directory, "get", "--json")
+        assert len(peeked.stdout.splitlines()) == len(GOOD)
+        assert "queue get: 1 message among these cannot be read" in peeked.stderr
+        assert run("peek", running.directory, "filler").stderr == ""
         for name, read in FACES.items():
             bodies, errors = read(running.directory, name)
             assert bodies == [body(name, number, size) for number in GOOD], name

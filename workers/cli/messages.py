@@ -24,6 +24,7 @@ from warren.engine.saying import DECLARE, command, counted, shown
 from warren.workers.cli import output
 from warren.workers.cli.attached import ANSWER, CONFIRM, CONFIRM_TIMEOUT, attached, awaited, given_time
 from warren.workers.cli.lines import Lines
+from warren.workers.faces.queues import browse_all
 from warren.workers.process.exit_codes import EXIT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -309,15 +310,20 @@ def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> N
     """Print the first ready messages of QUEUE, and leave them there: nothing is delivered, acked or marked.
 
     They come in the order in which they were published, whatever their priority; what was returned, or delayed until
-    now, at its old place. Unacked, delayed and expired messages are not shown. JSON is that of `warren consume`: `id`,
-    body or body_base64; {"base64": "…"} and {"float": "nan"} in headers and properties.
+    now, at its old place. Unacked, delayed and expired messages are not shown. Standard error says how many of the
+    others cannot be read. JSON is that of `warren consume`: `id`, body or body_base64; {"base64": "…"} and
+    {"float": "nan"} in headers and properties.
     """
     output.check_seen()
     with output.found_in(directory), attached(directory, "warren-peek") as node:
         with awaited(ANSWER):
-            found = node.queue(queue, create=False).browse(count)
+            found, unreadable = browse_all(node.queue(queue, create=False), count)
         for message in found:
             _print(message, "json" if as_json else style)
+    if unreadable:
+        what = f"{counted(unreadable, 'message')} among these cannot be read, and so cannot be shown"
+        text = f"warren: queue {output.escaped(queue)}: {what}: see {command('check', directory)}"
+        output.say(text, error=True)
 
 
 class _Taken:

@@ -7,6 +7,7 @@ may move into the segments between the answer and the reading: those rows are as
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from warren.engine import _core
@@ -61,8 +62,11 @@ def browse(
     *,
     ready_only: bool,
     messages: type[Message] = Message,
+    unreadable: Callable[[int], object] = lambda _sequence: None,
 ) -> tuple[list[Message | None], int]:
-    """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them."""
+    """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them. One
+    that is None is gone, or stays unreadable: `unreadable` is called for it.
+    """
     patience = Patience()
     while True:
         answer = client.ask_queue(queue, lambda now: Browse(now.id, start, count, ready_only), Rows)
@@ -76,7 +80,8 @@ def browse(
                 # A file moved into the segments between the answer and the reading: those rows have another place now.
                 for number, message in enumerate(found):
                     if message is None:
-                        found[number] = _read_again(client, owner, queue, rows, number, ready_only, messages, patience)
+                        again = number, ready_only, messages, patience, unreadable
+                        found[number] = _read_again(client, owner, queue, rows, *again)
         except AttachmentLost:
             continue
         return found, following if following > start else -1
@@ -96,6 +101,7 @@ def _read_again(
     ready_only: bool,
     messages: type[Message],
     patience: Patience,
+    unreadable: Callable[[int], object],
 ) -> Message | None:
     """One message of an older answer, asked for anew; None when it is gone, or stays unreadable."""
     row = rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES]
@@ -106,5 +112,8 @@ def _read_again(
         if len(fresh) < _ROW_BYTES or DELIVERY.unpack(fresh, "sequence") != sequence:
             return None
         message = handle_deliveries(client, client.handle(client.current(queue), owner, messages), fresh)[0]
-        if message is not None or not patience.again():
-            return message
+        if message is None and patience.again():
+            continue
+        if message is None:
+            unreadable(sequence)
+        return message

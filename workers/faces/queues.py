@@ -696,7 +696,7 @@ class Queue:
         self._put_back()
         return list(self._browse(checked_count(max, "max", 0)))
 
-    def _browse(self, max: int) -> Iterator[Message]:
+    def _browse(self, max: int, unreadable: Callable[[int], object] = lambda _sequence: None) -> Iterator[Message]:
         if not self._handle.usable:
             self._renew()
         left, at = max, 0
@@ -709,6 +709,7 @@ class Queue:
                 min(left, BROWSE_ROWS),
                 ready_only=True,
                 messages=self._messages,
+                unreadable=unreadable,
             )
             if not found and at < 0:
                 return
@@ -863,6 +864,12 @@ def counts_of(queue: Queue, timeout: float | EllipsisType | None = ...) -> contr
 def waiting_of(queue: Queue) -> int:
     """How many messages nobody has received, after all that this process did: ready, or lying ready at a client."""
     return queue._ask(control.Waiting, control.Count).count
+
+
+def browse_all(queue: Queue, max: int) -> tuple[list[Message], int]:
+    """Queue.browse, and how many messages among those could not be read."""
+    unreadable: list[int] = []
+    return list(queue._browse(max, unreadable.append)), len(unreadable)
 
 
 def get_until(queue: Queue, timeout: float | None, ahead: bool, end: End) -> Message | None:
