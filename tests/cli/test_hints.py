@@ -240,6 +240,8 @@ WRONG = {
     ),
     "queue list DIR nope": ("there is no queue 'nope'", ["queue", "list", "DIR"]),
     "queue lst DIR": ("Did you mean 'list'?", ["queue", "--help"]),
+    "topic show DIR t": ("there is no command 'topic show'", ["topic", "describe", "DIR", "t"]),
+    "queue describe DIR q": ("there is no command 'queue describe'", ["queue", "show", "DIR", "q"]),
     "publih DIR": ("there is no command 'publih'", ["publish"]),
     "send DIR": ("there is no command 'send'", ["publish"]),
     "purge DIR": ("there is no command 'purge'", ["queue", "purge"]),

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import random
+import re
 import resource
 import select
 import shlex
@@ -465,6 +466,9 @@ def test_a_stop_with_a_timeout_lets_servers_finish(start: Starter, tmp_path: Pat
 
     wait_until(said, 60, what="a line that names the server")
     assert not gone(worker)
+    assert stopping.stderr is not None
+    told = stopping.stderr.readline()
+    assert re.search(r"finishing what was submitted; this command waits for at most \d+ s for that; --force", told)
     os.kill(worker, signal.SIGKILL)
     out, error = stopping.communicate(timeout=100)
     assert stopping.returncode == 0, error

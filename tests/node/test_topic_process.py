@@ -27,6 +27,7 @@ from warren.workers.client.client import Client
 from warren.workers.process.control import ControlClient
 
 from support import topic_tables
+from support.command_line import warren as warren_of_the_shell
 from support.real_node import RealNode
 from support.topic_log import log_files
 from support.waiting import wait_until
@@ -221,6 +222,11 @@ def test_damage_stops_topics_alone_and_says_where(running: RealNode) -> None:
     assert f"topics/commitlog/{0:020d}" in said.replace(str(directory) + "/", "")
     assert "restore the folder of topics from a backup" in said
     assert asked(directory, "declare_queue", name="queue")["queue"]["name"] == "queue"  # queues go on
+    for words in (("topic", "list", directory), ("topic", "list", directory, "--json")):
+        listed = warren_of_the_shell(*words)
+        assert "topics has failed and is not restarted" in listed.stderr
+        assert "restore the folder of topics from a backup" in listed.stderr
+    assert not warren_of_the_shell("queue", "list", directory).stderr
     running.stop()
     assert path.read_bytes() == before
 

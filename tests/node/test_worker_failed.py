@@ -17,6 +17,7 @@ from warren.engine import _core
 from warren.engine.kernel.formats import FILE_HEADER, FILE_HEADER_BYTES
 from warren.workers.process.control import ControlClient
 
+from support.command_line import warren as warren_of_the_shell
 from support.real_node import RealNode
 from support.waiting import wait_until
 
@@ -91,6 +92,14 @@ def test_other_queues_go_on(tmp_path: Path) -> None:
             with pytest.raises(warren.PeerLost, match=SAYS):
                 call()
         assert "worker-1" in node.status()["alarms"][0]
+        for words in (("queue", "list", directory), ("queue", "show", directory, ill)):
+            assert SAYS in warren_of_the_shell(*words).stderr
+        for words in (
+            ("topic", "list", directory),
+            ("queue", "show", directory, well),
+            ("queue", "list", directory, well),
+        ):
+            assert not warren_of_the_shell(*words).stderr
         node.queue(well).put(b"second")
         messages = node.queue(well).get_many(10, timeout=10.0)
         assert [message.body for message in messages] == [b"first", b"L" * 10_000, b"second"], "nothing for one of two"

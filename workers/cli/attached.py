@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import DiskFull, TimedOut
+from warren.ipc import names
 from warren.workers.cli import output
 from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.process.control import TELL_S
@@ -53,6 +55,16 @@ class _Teller(logging.Handler):
             output.waiting(said)
         elif self.troubles_n:
             output.note(said)
+
+
+def note_failed(directory: str, report: dict[str, Any], roles: Iterable[tuple[str, int]]) -> None:
+    """Of these processes (role and index) say which have failed: what a report counts of them is not true."""
+    failed = {(row["role"], row["index"]) for row in report["processes"] if row["state"] == "failed"}
+    for role, index in sorted(failed.intersection(roles)):
+        from warren.workers.client.attachment import given_up
+
+        name = names.TOPICS if role == "topic_worker" else f"worker-{index}"
+        output.note(for_the_command_line(str(given_up(NodeDirectory(directory), name))))
 
 
 @contextlib.contextmanager

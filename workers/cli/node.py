@@ -442,7 +442,10 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
 
             def tell(_silence: str) -> None:
                 left = f"for at most {_left(timeout, began):.0f} s"
-                output.waiting(f"the servers are finishing what was submitted, {left}; --force kills them")
+                output.waiting(
+                    f"the servers are finishing what was submitted; this command waits {left} for that; --force kills "
+                    "them"
+                )
 
             with ControlClient(directory, tell) as ending:
                 killed, unclean = _ended(ending, timeout, began, force=force, finish_s=finish_s)

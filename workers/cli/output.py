@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -427,6 +427,24 @@ def waiting(what: str) -> None:
         _tell(waiting=what)
     else:
         say(f"warren: waiting: {what}", error=True)
+
+
+class Group(click.Group):
+    """Commands of one kind. `elsewhere`: what some are called in another group, and here."""
+
+    elsewhere: ClassVar[dict[str, str]] = {"show": "describe", "describe": "show"}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The same; for such a name the error says what it is called here."""
+        name, *rest = args
+        here = self.elsewhere.get(name)
+        if name not in self.commands and here in self.commands:
+            raise UsageError(
+                f"there is no command '{self.name} {name}': did you mean {command(str(self.name), here, *rest)}?"
+            )
+        return super().resolve_command(ctx, args)
 
 
 def note(what: str) -> None:

@@ -14,7 +14,7 @@ from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import QueueNotFound, UsageError
 from warren.engine.saying import command, counted, shown
 from warren.workers.cli import output
-from warren.workers.cli.attached import ANSWER, attached, awaited
+from warren.workers.cli.attached import ANSWER, attached, awaited, note_failed
 from warren.workers.cli.bindings import CONDITION, bound, conditions_of, grouped, leads_to, not_bound, values_of
 from warren.workers.cli.consent import YES, consented
 from warren.workers.cli.inspect import attach
@@ -55,7 +55,7 @@ def _done(as_json: bool, answer: dict[str, Any], text: str) -> None:
         print(text)
 
 
-@click.group()
+@click.group(cls=output.Group)
 def queue() -> None:
     """Declare, list, bind, purge and delete queues."""
 
@@ -174,6 +174,7 @@ def list_queues(directory: str, pattern: str | None, everything: bool, as_json: 
         whole = pattern is None and most is None
         shown = None if whole else [item["name"] for item in report["queues"]]
         bindings = grouped(client.call("queues", of=shown)["bindings"], "queue")
+    note_failed(directory, report, {("queue_worker", item["worker"]) for item in report["queues"]})
     rows = [{**item, "bindings": bindings.get(item["name"], [])} for item in report["queues"]]
     if not rows and pattern is not None and glob.escape(pattern) == pattern:
         raise _not_there(directory, pattern)
@@ -235,6 +236,7 @@ def show_queue(directory: str, name: str, as_json: bool) -> None:
     found = next((item for item in report["queues"] if item["name"] == name), None)
     if found is None:
         raise _not_there(directory, name)
+    note_failed(directory, report, [("queue_worker", found["worker"])])
     with contextlib.closing(attach(directory)) as superblock:
         found["holders"] = holders(superblock, found["id"], found["worker"])
     found["bindings"] = bindings

@@ -28,7 +28,7 @@ from warren.engine.saying import counted, shown
 from warren.engine.topics import newest_files, units
 from warren.engine.topics.names import node_bytes
 from warren.workers.cli import output, topic_exchanges, topic_groups, topic_halves, topic_replay
-from warren.workers.cli.attached import CONFIRM, CONFIRM_TIMEOUT, attached, awaited, given_time
+from warren.workers.cli.attached import CONFIRM, CONFIRM_TIMEOUT, attached, awaited, given_time, note_failed
 from warren.workers.cli.consent import consented
 from warren.workers.cli.lines import Lines
 from warren.workers.cli.shell_texts import for_the_command_line
@@ -55,13 +55,16 @@ _EARLIEST, _LATEST = "earliest", "latest"
 
 
 def _rows(directory: str, pattern: str | None) -> list[dict[str, Any]]:
-    """What the node says of topics whose names match."""
+    """What the node says of topics whose names match. When their worker has failed, people are told so."""
     with ControlClient(directory, output.waiting) as client:
-        found: list[dict[str, Any]] = client.call("status", pattern=pattern)["topics"]
+        report = client.call("status", pattern=pattern)
+    found: list[dict[str, Any]] = report["topics"]
+    if found:
+        note_failed(directory, report, [("topic_worker", row["index"]) for row in report["processes"]])
     return found
 
 
-@click.group()
+@click.group(cls=output.Group)
 def topic() -> None:
     """Declare, list, append to, read and delete topics: logs that are read again and again."""
 
