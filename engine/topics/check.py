@@ -359,7 +359,9 @@ class TopicsCheck:
             )
             self._problem(self.folder.log / f"{bases[0] - file_bytes:020d}", "log", what)
         elif counts["missing"]:
-            note = f"{counted(counts['missing'], 'message')} that once were there are in no sound record"
+            missing = counts["missing"]
+            note = f"{counted(missing, 'message')} that once {'was' if missing == 1 else 'were'} there "
+            note += f"{'is' if missing == 1 else 'are'} in no sound record"
             self.found.append(Found(self.folder.log, "log", note=note))
 
     def _check_there(self, bases: list[int], kind: str, counts: dict[str, int]) -> None:

@@ -66,7 +66,7 @@ def test_guest_is_listed_before_there_is_a_file(directory: Path) -> None:
 
 def test_a_user_is_added_changed_and_deleted(directory: Path, tmp_path: Path) -> None:
     said = gateway(directory, "users add alice --tag monitoring --tag management", given="sécret one\n").stdout
-    assert "permissions set" in said
+    assert "alice --configure … --write … --read …` says what" in said
     users = Users(directory)
     alice = users.check("alice", "sécret one".encode(), "10.0.0.7")
     assert alice is not None
@@ -208,7 +208,11 @@ def test_a_node_that_does_not_run(tmp_path: Path) -> None:
     gateway(chosen, "users add alice", given="secret\n")
     gateway(chosen, "permissions set alice --vhost shop --configure .* --write .* --read .*")
     assert [row["user"] for row in told(chosen, "users list")] == ["alice", "guest"]
-    assert "1 queue ('orders' …)" in gateway(chosen, "vhosts delete shop", code=2).said
+    assert "1 queue ('orders'): nothing was deleted" in gateway(chosen, "vhosts delete shop", code=2).said
+    warren("up", chosen, "--detach")
+    warren("queue", "declare", chosen, "@shop:a", "@shop:b", "@shop:c")
+    warren("stop", chosen)
+    assert "4 queues ('orders', 'a', 'b' …): nothing was" in gateway(chosen, "vhosts delete shop", code=2).said
     assert "no node runs" in gateway(chosen, "vhosts delete shop --force", code=3).said
     assert [row["vhost"] for row in told(chosen, "vhosts list")] == ["/", "shop"], "nothing was deleted"
     gateway(chosen, "vhosts add other")

@@ -21,7 +21,7 @@ from warren.ipc.superblock import GEOMETRY, Superblock
 from warren.workers.node import alarms
 from warren.workers.node.alarms import Alarms, Memory
 from warren.workers.process import alarm_words, lack
-from warren.workers.process.alarm_words import DISK, MEMORY
+from warren.workers.process.alarm_words import DISK, MEMORY, SYNC_FAILED
 
 SMALL = dict.fromkeys(GEOMETRY, 64) | {"servers_n": 3, "arena_bytes": 65536, "reply_bytes": 4096}
 GIB = 1024 * MIB
@@ -203,13 +203,22 @@ def test_what_ends_an_alarm_is_said_once(world: World, number: int) -> None:
     assert ("look at the disk" in todo) == (number == errno.EIO)
 
 
+@pytest.mark.parametrize(("number", "said"), [(errno.ESTALE, "that {} was writing"), (errno.EIO, "data of {} durable")])
+def test_a_sync_that_failed_is_said_of_a_server_by_its_name(world: World, number: int, said: str) -> None:
+    world.superblock.server_set(2, "alarms", SYNC_FAILED)
+    world.superblock.server_set(2, "error", number)
+    assert said.format("worker-0") in alarm_words.cause(world.superblock, SYNC_FAILED)
+    world.superblock.server_set(2, "alarms", 0)
+    assert said.format("the node") in alarm_words.cause(world.superblock, SYNC_FAILED)
+
+
 def test_servers_alarms_name_the_server(world: World) -> None:
     world.superblock.server_set(2, "alarms", DISK)
     world.superblock.server_set(2, "file_error", errno.ENOSPC)
     assert world.check() == DISK
     (row,) = alarm_words.described(world.superblock)
     assert row["servers"] == ["worker-0"]
-    assert "no space for the files of the worker-0" in row["text"]
+    assert "no space for the files of worker-0" in row["text"]
     assert "100 GiB are free" in row["text"]
     world.superblock.server_set(2, "alarms", 0)
     assert world.check() == 0, "what a server takes back ends at once"

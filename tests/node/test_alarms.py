@@ -121,7 +121,7 @@ def test_a_batch_stops_where_the_alarm_finds_it(small_disk: Path) -> None:
             client = next(row for row in status(disk.directory)["clients"] if row["kind"] == "client")
             (link,) = (row for row in client["under_way"] if row["server"] == "worker-0")
             assert link == {"server": "worker-0", "commands": 64, "unprocessed": 64, "room": 0}
-            assert "waits for the worker-0" in client["blocked_because"]
+            assert "waits for worker-0" in client["blocked_because"]
             filled(disk)
         finally:
             os.kill(worker, signal.SIGCONT)

@@ -142,7 +142,7 @@ def add_user(
         if name in accounts.users:
             raise _there_already(directory, name)
         accounts.users[name] = account
-    rights = command("gateway", "permissions", "set", directory, name) + " --configure … --write … --read …"
+    rights = command("gateway", "permissions", "set", directory, name)[:-1] + " --configure … --write … --read …`"
     done(as_json, {"user": name, "created": True}, f"user {name} is added; {rights} says what this user may do")
 
 

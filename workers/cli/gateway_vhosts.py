@@ -112,11 +112,9 @@ def delete_vhost(directory: str, name: str, force: bool, as_json: bool) -> None:
     if any(inside.values()) and not force:
         kinds = (("queues", "queue"), ("exchanges", "exchange"), ("topics", "stream"))
         told = ", ".join(counted(len(inside[kind]), word) for kind, word in kinds if inside[kind])
-        names = [mapping.amqp_name(found)[1] for found in itertools.chain(*inside.values())][:NAMES_SHOWN]
-        raise UsageError(
-            f"vhost {shown(name)} has {told} ({', '.join(map(shown, names))} …): nothing was deleted; --force deletes "
-            "them, too"
-        )
+        names = [mapping.amqp_name(found)[1] for found in itertools.chain(*inside.values())]
+        which = ", ".join(map(shown, names[:NAMES_SHOWN])) + (" …" if len(names) > NAMES_SHOWN else "")
+        raise UsageError(f"vhost {shown(name)} has {told} ({which}): nothing was deleted; --force deletes them, too")
     _delete(directory, name, inside, own)
     counts = {kind: len(names) for kind, names in inside.items()}
     done(as_json, {"vhost": name, "deleted": True, **counts}, f"vhost {name} is deleted")

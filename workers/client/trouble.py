@@ -78,14 +78,14 @@ class Trouble:
             if number == errno.ESTALE:
                 raise SyncFailed(described(CONSTANTS["ENDING_REMOVED"], self._directory.path))
             raise SyncFailed(
-                f"the {attachment.superblock.role_of(server)} could not make data durable ({os.strerror(number)}); "
+                f"{attachment.superblock.role_of(server)} could not make data durable ({os.strerror(number)}); "
                 "it refuses writes until the node is reopened: look at the disk, then stop and start the node"
             )
         elif code == _core.HOOK_FAILED:
             raise given_up(self._directory, attachment.superblock.role_of(server))
         elif code == _core.HOOK_EVICTED:
             lost = PeerLost(
-                f"the {attachment.superblock.role_of(server)} closed this client's link: "
+                f"{attachment.superblock.role_of(server)} closed this client's link: "
                 f"{eviction(attachment.core.evicted(server))}; the next call attaches again"
             )
             log.warning("%s", lost)

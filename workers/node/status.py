@@ -318,7 +318,7 @@ class Statistics:
             row |= {
                 "blocked": "credit",
                 "blocked_threads": on_credit,
-                "blocked_because": f"its ring or arena is full: it waits for the {fullest['server']} "
+                "blocked_because": f"its ring or arena is full: it waits for {fullest['server']} "
                 "(settings ring_records, arena_bytes)",
             }
         return row

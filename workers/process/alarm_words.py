@@ -93,11 +93,11 @@ def _no_file(number: int, who: str, free: str) -> str:
     if number in _NO_SPACE:
         quota = ": the quota of this user is used up" if number == errno.EDQUOT else ""
         return (
-            f"there is no space for the files of the {who}{quota} ({free} are free; "
+            f"there is no space for the files of {who}{quota} ({free} are free; "
             "a larger setting disk_free_bytes_min would have warned before)"
         )
     said = f"{os.strerror(number)}, {errno.errorcode[number]}" if number in errno.errorcode else "see its log"
-    return f"the next file of the {who} cannot be made: {said}"
+    return f"the next file of {who} cannot be made: {said}"
 
 
 def _file_advice(number: int) -> str:
@@ -134,7 +134,7 @@ def cause(superblock: Superblock, bit: int) -> str:
             )
         if servers:
             reasons.append(
-                f"there is no shared memory for the {servers} ({SHM_DIRECTORY}: {lack.figures(lack.SHM)}; "
+                f"there is no shared memory for {servers} ({SHM_DIRECTORY}: {lack.figures(lack.SHM)}; "
                 f"{size(get('memory_used'))} of the machine's memory are in use)"
             )
     elif bit == DISK:
@@ -161,11 +161,11 @@ def cause(superblock: Superblock, bit: int) -> str:
             )
     elif bit == SYNC_FAILED:
         lost = any(superblock.server_get(server, "error") == errno.ESTALE for server in range(superblock.servers_n))
-        whose = servers or "node"
+        whose = servers or "the node"
         reasons.append(
-            f"a file that the {whose} was writing was removed or cut; nothing is confirmed, and the node ends"
+            f"a file that {whose} was writing was removed or cut; nothing is confirmed, and the node ends"
             if lost
-            else f"the disk refused to make data of the {whose} durable; none of it is confirmed until the node is "
+            else f"the disk refused to make data of {whose} durable; none of it is confirmed until the node is "
             "stopped and started: look at the disk first"
         )
     elif bit == SERVER_FAILED:
