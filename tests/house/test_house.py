@@ -11,6 +11,7 @@ import functools
 import json
 import mmap
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -405,6 +406,31 @@ def test_every_mapped_folder_is_a_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for name, folder in project["tool"]["setuptools"]["package-dir"].items():
         assert (ROOT / folder / "__init__.py").is_file(), name
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "file"])
+@pytest.mark.parametrize(
+    ("script", "line", "call", "stream"),
+    [
+        ("setup", r"say\(\) \{.*\}", "say told", 2),
+        ("steps", r"step\(\) \{(?s:.*?)\n\}", "reasons=/dev/null; step told true", 1),
+    ],
+)
+def test_scripts_write_codes_of_a_terminal_to_a_terminal_alone(
+    script: str, line: str, call: str, stream: int, terminal: bool
+) -> None:
+    found = re.search(rf"^{line}", (ROOT / "scripts" / script).read_text(), re.MULTILINE)
+    assert found is not None
+    ours, its = pty.openpty() if terminal else os.pipe()
+    try:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, ("stdout", "stderr")[stream - 1]: its}
+        subprocess.run(["bash", "-c", f"{found[0]}\n{call}"], check=True, timeout=60, **streams)
+        said = os.read(ours, 4096)
+    finally:
+        os.close(ours)
+        os.close(its)
+    assert b"told" in said
+    assert (b"\033[" in said) == terminal
 
 
 def test_scripts_are_sound_and_can_be_run() -> None:
