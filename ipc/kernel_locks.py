@@ -25,7 +25,8 @@ class Holder(NamedTuple):
 
 def pids(found: os.stat_result) -> list[int]:
     """Who took the locks of a file. A lock outlives its taker where a child has the descriptor."""
-    exact, others = [], []
+    exact: list[int] = []
+    others: list[int] = []
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with open("/proc/locks") as file:
         for words in map(str.split, file):
