@@ -2060,7 +2060,10 @@ class AmqpReader:
     """The largest frame that is taken; of its payload, too, as RabbitMQ does it: 8 bytes more than there should be."""
     @property
     def kept(self) -> int:
-        """Bytes of frames and messages that have not come as a whole."""
+        """Bytes of frames and messages that have not come as a whole; bodies count as announced."""
+    @property
+    def came(self) -> int:
+        """The same, of bodies what has come of them."""
     def read(self, data: Buffer, /) -> list[tuple[Any, ...]]:
         """What these bytes complete, in order; the first elements are those of engine/amqp/spec.py:
 
@@ -2070,6 +2073,8 @@ class AmqpReader:
 
         Arguments are a tuple or, when there is a table with fields among them, bytes for `amqp_arguments`.
         """
+    def leave_out(self) -> None:
+        """This side closes the connection: drop bodies that are begun, and leave out all others."""
     def closing(self, channel: int, /) -> None:
         """This side has closed a channel: its messages are left out until channel.close, channel.close-ok or
         channel.open comes, as methods of it are that come before."""

@@ -9,6 +9,8 @@
 #define HEAD 7u /* of a frame */
 #define FIRST_ROOM 512u
 #define ROOM_KEPT 4096u /* of a connection that says nothing */
+#define ARGUMENTS_KEPT 1024u /* more than any basic.publish has: one with more is wrong, and so is its beginning */
+#define BODY_LEAST 8192u /* bytes of memory of a large body of which nothing has come: its first and its last page */
 #define CLASS_BASIC (WR_AMQP_BASIC_PUBLISH >> 16)
 /* Octets of a content header in front of its properties. */
 #define HEADER 12u
@@ -98,7 +100,22 @@ void wr_amqp_feed(wr_amqp_reader *r, const void *bytes, uint64_t n) {
     r->end = n ? r->at + n : r->at;
 }
 
-uint64_t wr_amqp_kept(const wr_amqp_reader *r) { return r->held_room + r->assembling; }
+uint64_t wr_amqp_kept(const wr_amqp_reader *r) {
+    uint64_t kept = r->held_room + r->assembling;
+    for (uint32_t i = 0; i < r->contents_n; i++)
+        if (r->contents[i]->held) kept += r->contents[i]->arguments_n;
+    return kept;
+}
+
+uint64_t wr_amqp_came(const wr_amqp_reader *r) {
+    uint64_t came = wr_amqp_kept(r);
+    for (uint32_t i = 0; i < r->contents_n; i++) {
+        const wr_amqp_content *content = r->contents[i];
+        const uint64_t left = content->size - content->filled;
+        if (content->body && left > BODY_LEAST) came -= left - BODY_LEAST;
+    }
+    return came;
+}
 
 void wr_amqp_fault(wr_amqp_reader *r, wr_amqp_event *event, uint16_t code, uint32_t method, uint16_t channel, const char *format, ...) {
     va_list arguments;
@@ -199,6 +216,7 @@ static bool begin(wr_amqp_reader *r, wr_amqp_event *event, uint16_t channel, con
         return true;
     }
     wr_amqp_content *content = content_new(r, channel, WANTS_HEADER);
+    if (n > ARGUMENTS_KEPT) n = ARGUMENTS_KEPT;
     if (!content || !(content->held = malloc(n ? n : 1))) return no_memory(r, event, channel);
     if (n) memcpy(content->held, arguments, n);
     content->arguments_n = n;
@@ -425,4 +443,13 @@ int wr_amqp_closing(wr_amqp_reader *r, uint16_t channel) {
     content_drop(r, content);
     content->state = CLOSING;
     return 0;
+}
+
+void wr_amqp_leave_out(wr_amqp_reader *r) {
+    r->body_max = 0;
+    for (uint32_t i = 0; i < r->contents_n; i++) {
+        if (r->contents[i]->state != WANTS_BODY) continue;
+        content_drop(r, r->contents[i]);
+        r->contents[i]->state = SKIPPED;
+    }
 }

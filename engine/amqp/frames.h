@@ -78,10 +78,13 @@ void wr_amqp_fault(wr_amqp_reader *reader, wr_amqp_event *event, uint16_t code, 
     __attribute__((format(printf, 6, 7)));
 /* This side has closed a channel: messages of it are left out until channel.close or channel.close-ok comes. 0 or ENOMEM. */
 int wr_amqp_closing(wr_amqp_reader *reader, uint16_t channel);
+/* This side closes the connection: bodies that are begun are dropped, and others are left out as they come. */
+void wr_amqp_leave_out(wr_amqp_reader *reader);
 
 /* At most WR_AMQP_BYTES_SHOWN bytes as RabbitMQ's texts show them: <<"ab">>, <<0,1>>. */
 const char *wr_amqp_bytes_text(char to[WR_AMQP_BYTES_ROOM], const uint8_t *bytes, uint32_t n);
 
-/* bytes that are kept for the peer, for those that count them */
+/* bytes that are kept for the peer, for those that count them: bodies by the size that is announced, or by what has come of them */
 uint64_t wr_amqp_kept(const wr_amqp_reader *reader);
+uint64_t wr_amqp_came(const wr_amqp_reader *reader);
 #endif

@@ -12,10 +12,13 @@
 #include "binding/amqp_values.h"
 #include "binding/arguments.h"
 #include "binding/session.h"
+#include <malloc.h>
 
 #define RUNS 16              /* that are open at a time */
 #define ARGUMENTS_KEPT 520   /* no basic.publish has more */
 #define PROPERTIES_KEPT 1024 /* from one call to the next */
+#define BODY_APART (256 << 10) /* bytes of a large body */
+#define HEAP_SPARE (8 << 20)   /* free memory of the heap that stays for the next read */
 #define ASSEMBLING 16        /* bodies of the largest size that may be begun at a time */
 
 typedef struct {
@@ -51,6 +54,18 @@ static void *body_make(uint64_t n, uint8_t **bytes) {
 static void body_drop(void *body) { Py_DECREF((PyObject *)body); }
 
 static const wr_amqp_bodies BODIES = {body_make, body_drop};
+
+/* Large bodies are mappings of their own, which go back to the system with their messages. Left to itself malloc puts them on the heap from
+ * the second on: there one that is begun keeps the pages of all that have ended below it. */
+static void bodies_apart(void) {
+#ifdef __GLIBC__
+    static bool done;
+    if (done) return;
+    done = true;
+    mallopt(M_MMAP_THRESHOLD, BODY_APART);
+    mallopt(M_TRIM_THRESHOLD, HEAP_SPARE);
+#endif
+}
 
 /* ---- events ---- */
 
@@ -216,6 +231,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (body_max > PY_SSIZE_T_MAX / ASSEMBLING / 2) return PyErr_Format(PyExc_OverflowError, "body_max is too large");
     ReaderObject *self = (ReaderObject *)type->tp_alloc(type, 0);
     if (!self) return NULL;
+    bodies_apart();
     wr_amqp_reader_open(&self->r, frame_max, body_max, assembling_max ? assembling_max : ASSEMBLING * (body_max ? body_max : 1), &BODIES);
     self->heartbeat = Py_BuildValue("(i)", WR_AMQP_HEARTBEAT);
     if (self->heartbeat) return (PyObject *)self;
@@ -282,13 +298,26 @@ static PyObject *reader_kept(PyObject *op, void *closure) {
     return PyLong_FromUnsignedLongLong(wr_amqp_kept(&((ReaderObject *)op)->r));
 }
 
+static PyObject *reader_came(PyObject *op, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(wr_amqp_came(&((ReaderObject *)op)->r));
+}
+
+static PyObject *reader_leave_out(PyObject *op, PyObject *nothing) {
+    (void)nothing;
+    wr_amqp_leave_out(&((ReaderObject *)op)->r);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef reader_methods[] = {
     {"read", reader_read, METH_O, "read(data): what these bytes complete, as a list of tuples (docs/design/039-amqp-gateway.md)."},
     {"closing", reader_closing, METH_O, "closing(channel): this side has closed it: leave out its messages until channel.close or channel.close-ok comes."},
+    {"leave_out", reader_leave_out, METH_NOARGS, "leave_out(): this side closes the connection: drop bodies that are begun, and leave out all others."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef reader_attributes[] = {
     {"frame_max", reader_frame_max, reader_set_frame_max, "the largest frame that is taken, in bytes", NULL},
-    {"kept", reader_kept, NULL, "bytes of frames and messages that have not come as a whole", NULL},
+    {"kept", reader_kept, NULL, "bytes of frames and messages that have not come as a whole; bodies count as announced", NULL},
+    {"came", reader_came, NULL, "the same, of bodies what has come of them", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot reader_slots[] = {{Py_tp_new, reader_new},
                                      {Py_tp_dealloc, reader_dealloc},

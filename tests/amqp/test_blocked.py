@@ -3,9 +3,8 @@
 Method: an alarm raised as a server of the node raises one; pika and raw frames.
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pika
 import pytest
@@ -17,25 +16,11 @@ from warren.ipc.layout import CONSTANTS, SERVER_STORE_TRANSIENT
 from warren.ipc.superblock import Superblock
 
 from amqp_diff.wire import Wire, frame, header, method
-from support.gateway_node import GatewayNode
+from support.gateway_node import GatewayNode, alarm
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 Connect = Callable[..., Wire]
-
-
-@contextlib.contextmanager
-def alarm(gateway: GatewayNode, name: str = "ALARM_MEMORY") -> Iterator[None]:
-    """An alarm is on, and the gateway knows it; afterwards it is off."""
-    superblock = Superblock.attach(NodeDirectory(gateway.directory).shared_id, LAYOUT_HASH)
-    try:
-        superblock.server_alarm(SERVER_STORE_TRANSIENT, CONSTANTS[name], True)
-        wait_until(lambda: gateway.ask()["alarm"], what="the alarm at the gateway")
-        yield
-    finally:
-        superblock.server_alarm(SERVER_STORE_TRANSIENT, CONSTANTS[name], False)
-        superblock.close()
-    wait_until(lambda: not gateway.ask()["alarm"], what="the end of the alarm")
 
 
 @pytest.mark.parametrize(("name", "said"), [("ALARM_MEMORY", "low on memory"), ("ALARM_DISK", "low on disk")])

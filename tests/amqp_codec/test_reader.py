@@ -295,3 +295,35 @@ def test_a_text_that_is_no_utf8_beside_a_table_is_a_fault_at_once() -> None:
     for table in (b"\0\0\0\0", b"\0\0\0\4\1at\1"):
         payload = spec.QUEUE_DECLARE.to_bytes(4) + b"\0\0\1\xff\0" + table
         assert fault(raw(spec.FRAME_METHOD, payload))[:2] == (501, "Malformed UTF-8 in shortstr")
+
+
+def test_a_body_counts_as_announced_and_as_it_came() -> None:
+    read = reader(131072)
+    assert read.read(START + header(BODY_MAX)) == []
+    assert read.kept >= BODY_MAX
+    assert read.came < 1 << 15
+    assert read.read(raw(spec.FRAME_BODY, bytes(100_000))) == []
+    assert 100_000 <= read.came < 100_000 + (1 << 15)
+
+
+def test_what_is_left_out_takes_no_memory_and_frames_are_still_told_apart() -> None:
+    """In the middle of a frame of a body; another message is begun later; the connection's end is heard."""
+    read = reader(131072)
+    body, begun = raw(spec.FRAME_BODY, bytes(100_000)), START + header(200_000)
+    assert read.read(begun + body + body[:50_000]) == []
+    read.leave_out()
+    assert read.kept < 1 << 13
+    assert [event[0] for event in read.read(body[50_000:])] == [spec.REFUSED]
+    assert read.read(begun + body) == []
+    assert read.kept < 1 << 13
+    refused, close_ok = read.read(body + method(0, pika_spec.Connection.CloseOk()))
+    assert refused[0] == spec.REFUSED
+    assert close_ok[:3] == (spec.METHOD, 0, spec.CONNECTION_CLOSE_OK)
+
+
+def test_arguments_that_are_much_too_long_are_not_kept() -> None:
+    """They are wrong, and that is said when the message has come."""
+    read = reader(131072)
+    assert read.read(raw(spec.FRAME_METHOD, START[7:-1] + bytes(100_000))) == []
+    assert read.kept < 1 << 13
+    assert [event[0] for event in read.read(header(0))] == [spec.FAULT]

@@ -10,7 +10,11 @@ from typing import Any
 import pika
 import pika.exceptions
 
+from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.errors import Error
+from warren.engine.kernel.protocol import LAYOUT_HASH
+from warren.ipc.layout import CONSTANTS, SERVER_STORE_TRANSIENT
+from warren.ipc.superblock import Superblock
 from warren.workers.amqp import asking
 
 from support.real_node import RealNode
@@ -80,6 +84,20 @@ class GatewayNode(RealNode):
                 yield sock
         finally:
             os.close(folder)
+
+
+@contextlib.contextmanager
+def alarm(gateway: GatewayNode, name: str = "ALARM_MEMORY") -> Iterator[None]:
+    """An alarm is on, and the gateway knows it; afterwards it is off."""
+    superblock = Superblock.attach(NodeDirectory(gateway.directory).shared_id, LAYOUT_HASH)
+    try:
+        superblock.server_alarm(SERVER_STORE_TRANSIENT, CONSTANTS[name], True)
+        wait_until(lambda: gateway.ask()["alarm"], what="the alarm at the gateway")
+        yield
+    finally:
+        superblock.server_alarm(SERVER_STORE_TRANSIENT, CONSTANTS[name], False)
+        superblock.close()
+    wait_until(lambda: not gateway.ask()["alarm"], what="the end of the alarm")
 
 
 def free_port() -> int:

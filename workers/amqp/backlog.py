@@ -52,7 +52,8 @@ class Backlog:
     """The sums of a gateway."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self.most = most  #: of what waits
+        self.stays_most = most
         self.waits = self.stays = 0
         self.waiting = self.staying = 0  #: connections that have some of it
         self.held_back: dict[Kept, None] = {}  #: woken when others have less
@@ -112,7 +113,7 @@ class Kept:
         if mine > STAYS_MAX:
             return False
         others = backlog.staying - bool(self.stays)
-        if backlog.stays + size > backlog.most and mine > backlog.most // (2 * (others + 1)):
+        if backlog.stays + size > backlog.stays_most and mine > backlog.stays_most // (2 * (others + 1)):
             return False
         backlog.staying += not self.stays and size > 0
         self.stays = mine

@@ -6,9 +6,10 @@
 Invariants
   Nothing here waits. Frames are told apart at once; what a channel cannot take now is kept in its slot (slots.py).
   In the handshake they are taken one by one: what a client sends before it is answered waits for its turn.
-  The socket is not read while too much waits (backlog.py), the client floods us with questions and does not read what
-  we say, or an alarm blocks this publisher; it is read again when none of these holds. Heartbeats are sent all the
-  while, and a client that is not read is not taken for dead.
+  The socket is not read while too much waits (backlog.py), others have begun so much that there is no room for what this
+  one begins (begun.py), the client floods us with questions and does not read what we say, or an alarm blocks this
+  publisher; it is read again when none of these holds. Heartbeats are sent all the while, and a client that is not read
+  is not taken for dead, unless its socket says so (watch.py).
   It is read while deliveries lie unsent: a client may write, in one thread, what it cannot stop before it is taken.
   What is sent in one turn of the loop goes out by one call, or by several of UNSENT_MAX bytes.
   Memory: what is counted in `kept`, one read, what the reader puts together (ASSEMBLING messages), UNSENT_MAX of
@@ -28,6 +29,7 @@ from warren.engine._core import AmqpReader, amqp_method, amqp_table
 from warren.engine.amqp import spec
 from warren.engine.saying import inert
 from warren.workers.amqp.backlog import CHANNEL, LEAST_BYTES, Kept
+from warren.workers.amqp.begun import Part
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
 from warren.workers.amqp.handshake import CAPABILITIES, SILENT_S, Handshake, Silence, refused
 from warren.workers.amqp.heartbeat import Heartbeat
@@ -47,7 +49,7 @@ UNSENT_MAX, UNSENT_LOW = 1 << 19, 1 << 17
 FLOOD = 1 << 21
 #: calls of basic.get of a connection at a time: each brings a body
 GETS = 4
-#: messages of the largest size that a client may have begun and not ended
+#: messages of the largest size that a client may have begun and not ended; all together: begun.py
 ASSEMBLING = 4
 #: bytes of messages that are begun which count as publishing in an alarm, so that these, too, stop growing
 BEGUN = 1 << 20
@@ -106,11 +108,13 @@ class Connection(asyncio.BufferedProtocol):
         self.since = time.time()
         self.slots: dict[int, Slot] = {}
         self.kept = Kept(gateway.backlog, self.may_read)
+        self.begun = Part(gateway.begun, self)
         self.gets = asyncio.Semaphore(GETS)
         self._transport: asyncio.Transport
         self._handshake: Handshake | None = None
         self._reader: AmqpReader | None = None
         self._ahead = b""  # came in the handshake, and waits for its turn
+        self._message_ended = False  # one has come, since that was last looked at
         self._silent = False  # what comes is not looked at any more
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -213,12 +217,15 @@ class Connection(asyncio.BufferedProtocol):
         if self.over:
             return
         shakes_hands = self._handshake is not None and self._handshake.busy
-        wanted = (
-            not self.blocked
-            and not self.flooded
-            and not self.kept.full
-            and not self.gateway.stopping
-            and not (shakes_hands and len(self._ahead) >= LEAST_BYTES)
+        wanted = not self.gateway.stopping and (
+            self.closing  # nothing of what comes is kept
+            or (
+                not self.blocked
+                and not self.flooded
+                and not self.kept.full
+                and not self.begun.held
+                and not (shakes_hands and len(self._ahead) >= LEAST_BYTES)
+            )
         )
         if wanted != self.paused:
             return
@@ -252,7 +259,9 @@ class Connection(asyncio.BufferedProtocol):
         would cost more than all the rest of it. Little of clients that are not known yet, and where much waits.
         """
         room = self.gateway.room
-        most = self.gateway.backlog.read_bytes if self._handshake is None else LEAST_BYTES
+        most = LEAST_BYTES
+        if self._handshake is None:
+            most = min(self.gateway.backlog.read_bytes, self.begun.read_bytes)
         return room if most == len(room) else room[:most]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -261,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         with self.gateway.room[:nbytes] as data:
             self._came(data)
-        if not self.paused and (self.kept.waits or self._ahead):
+        if not self.paused and (self.kept.waits or self.begun.size or self._ahead):
             self.may_read()
 
     def _came(self, data: memoryview | bytes) -> None:
@@ -289,7 +298,13 @@ class Connection(asyncio.BufferedProtocol):
             self._event(event)
             if self._deaf():
                 return
-        if self.gateway.alarm and not self.blocked and self.open and self._reader.kept > BEGUN:
+        if self._reader is None:
+            return
+        begins = self._reader.kept
+        if begins > LEAST_BYTES or self.begun.size:
+            self.begun.now(begins, self._reader.came, self._message_ended)
+        self._message_ended = False
+        if self.gateway.alarm and not self.blocked and self.open and begins > BEGUN:
             self._block()
 
     def _shake_hands(self) -> None:
@@ -375,6 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._slot(event[1], spec.BASIC_PUBLISH)
         if slot is None:
             return
+        self._message_ended = True
         if self.gateway.alarm and not self.blocked:
             self._block()
         slot.feed(event)
@@ -538,7 +554,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.closing or self.over:
             return
         self.closing = True
+        self.blocked = False
         self._open_no_more()
+        self._forget_begun()
         for slot in self.slots.values():
             slot.end()
         self.send_method(0, spec.CONNECTION_CLOSE, self.told(fault, method))
@@ -547,6 +565,13 @@ class Connection(asyncio.BufferedProtocol):
             self._handshake.end()
         if self.heartbeat is not None:
             self.heartbeat.stop()
+        self.may_read()  # close-ok is to be heard, whatever it waited for
+
+    def _forget_begun(self) -> None:
+        """Messages that are begun are of no use any more, and no others are taken."""
+        if self._reader is not None:
+            self._reader.leave_out()
+        self.begun.now(0, 0)
 
     def _fault(self, fault: ConnectionFault, method: int) -> None:
         """Something is wrong with what came: told when the connection is open."""
@@ -559,6 +584,7 @@ class Connection(asyncio.BufferedProtocol):
     def _client_closes(self) -> None:
         """The client ends it: its channels finish what they were asked, then it hears close-ok."""
         was_open = self._open_no_more()
+        self._forget_begun()
         if self.closing:  # both at once
             self.send_method(0, spec.CONNECTION_CLOSE_OK)
             self._hang_up()
@@ -612,6 +638,7 @@ class Connection(asyncio.BufferedProtocol):
         log.warning("connection %s: %s", self.peer.name, inert(why))
         self._silent = self.closing = True
         self._open_no_more()
+        self._forget_begun()
         if self._handshake is not None:
             self._handshake.end()
         self._end_later(SILENT_S)
@@ -620,6 +647,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what is to be sent, and end."""
         log.warning("connection %s: %s", self.peer.name, inert(why))
         self._silent = self.closing = True
+        self._forget_begun()
         self._hang_up()
 
     def abort(self, why: str) -> None:
@@ -650,6 +678,7 @@ class Connection(asyncio.BufferedProtocol):
         self.over, self.blocked = True, False
         self._ahead = b""
         self.kept.end()
+        self.begun.now(0, 0)
         self._reader = None  # and with it what has come of messages: this connection and its channels hold each other
         self._open_no_more()
         self._out.clear()

@@ -35,6 +35,7 @@ from warren.ipc.layout import CONSTANTS
 from warren.ipc.superblock import Superblock
 from warren.workers.amqp import control, listener
 from warren.workers.amqp.backlog import READ_BYTES, Backlog
+from warren.workers.amqp.begun import Begun
 from warren.workers.amqp.connection import Connection
 from warren.workers.amqp.counts import Counts, section_bytes
 from warren.workers.amqp.faults import ConnectionFault
@@ -44,6 +45,7 @@ from warren.workers.amqp.shared_file import SharedFile
 from warren.workers.amqp.taps import Taps
 from warren.workers.amqp.unix_sockets import UnixSockets
 from warren.workers.amqp.users import Users
+from warren.workers.amqp.watch import Watch
 from warren.workers.client.client import Client
 from warren.workers.faces import node as nodes
 from warren.workers.faces.aio.base import run_blocking
@@ -63,6 +65,10 @@ LOOK_S = 1.0
 ATTACH_S = 30.0
 #: between two looks whether the gateway is to end
 ATTACH_LOOK_S = 0.5
+#: what part of the memory that the node may use is for messages that wait in all gateways, and those that are begun
+OWN_PARTS = 8
+#: what they have before the supervisor has said how much that is
+FIRST_BYTES = 16 << 20
 #: without supervisor and servers for so long, nobody will start them again
 ALONE_S = 10.0
 #: descriptors that are no connection's: files that are opened now and then, messages in files of their own, questions
@@ -97,6 +103,9 @@ class Gateway:
         self.connections: set[Link] = set()
         self.room = memoryview(bytearray(READ_BYTES))
         self.backlog = Backlog(self.settings.amqp_backlog_bytes)
+        self.begun = Begun(self.settings.amqp_backlog_bytes)
+        self._bound_memory(0)
+        self.watch = Watch(self)
         self.alarm = ""  #: what the node is short of, "": nothing: publishers are not blocked
         self.stopping = False
         self.began = time.time()
@@ -222,11 +231,13 @@ class Gateway:
             now = time.monotonic()
             superblock.gateway_set(self.index, "connections", len(self.connections))
             self._look_at_alarms(superblock.get("alarms"))
+            self._bound_memory(superblock.get("memory_own_limit"))
             if superblock.state >= DRAINING:
                 self.end("the node is being stopped")
             if now < look_at:
                 continue
             look_at = now + LOOK_S
+            self.watch.look(now, bool(superblock.get("alarms") & CONSTANTS["ALARM_MEMORY"]))
             try:
                 if ending := tie.look():
                     self.end(described(ending, self.path))
@@ -249,6 +260,11 @@ class Gateway:
             self._alone_since = now
         elif now - self._alone_since > ALONE_S:
             self.end(f"nobody of the node has lived for {ALONE_S:g} s")
+
+    def _bound_memory(self, limit: int) -> None:
+        """Messages that wait, or are begun, do not by themselves keep the memory alarm on. `limit` 0: not known yet."""
+        part = limit // (OWN_PARTS * self.settings.amqp_processes) if limit else FIRST_BYTES
+        self.backlog.most = self.begun.most = min(self.settings.amqp_backlog_bytes, part)
 
     def _look_at_alarms(self, alarms: int) -> None:
         names = [name for bit, name in ALARMS if alarms & bit]

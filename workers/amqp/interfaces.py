@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warren.engine.config import Settings
 from warren.workers.amqp.backlog import Backlog, Kept
+from warren.workers.amqp.begun import Begun, Part
 from warren.workers.amqp.faults import ChannelFault, ConnectionFault, Fault
 from warren.workers.amqp.peers import Peer
 from warren.workers.amqp.users import User, Users
@@ -89,6 +90,7 @@ class Link(Protocol):
     published: int
     since: float
     kept: Kept
+    begun: Part
     gets: asyncio.Semaphore  #: calls of basic.get at a time
 
     @property
@@ -152,6 +154,7 @@ class House(Protocol):
     connections: set[Link]
     counts: Counts
     backlog: Backlog
+    begun: Begun
     room: memoryview  #: where each connection reads; good until it has parsed what came
 
     @property
