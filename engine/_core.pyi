@@ -2073,6 +2073,9 @@ class AmqpReader:
 
         Arguments are a tuple or, when there is a table with fields among them, bytes for `amqp_arguments`.
         """
+    @staticmethod
+    def bodies_apart(on: bool, /) -> None:
+        """Whether the memory of large bodies goes back to the system with each of them; of all readers."""
     def leave_out(self) -> None:
         """This side closes the connection: drop bodies that are begun, and leave out all others."""
     def closing(self, channel: int, /) -> None:

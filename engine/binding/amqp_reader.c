@@ -17,8 +17,8 @@
 #define RUNS 16              /* that are open at a time */
 #define ARGUMENTS_KEPT 520   /* no basic.publish has more */
 #define PROPERTIES_KEPT 1024 /* from one call to the next */
-#define BODY_APART (256 << 10) /* bytes of a large body */
-#define HEAP_SPARE (8 << 20)   /* free memory of the heap that stays for the next read */
+#define BODY_APART (256 << 10) /* bytes of a body that is a mapping of its own when memory is short, and of free memory that stays */
+#define BODY_USUAL (32 << 20)  /* else: the most that malloc takes */
 #define ASSEMBLING 16        /* bodies of the largest size that may be begun at a time */
 
 typedef struct {
@@ -54,18 +54,6 @@ static void *body_make(uint64_t n, uint8_t **bytes) {
 static void body_drop(void *body) { Py_DECREF((PyObject *)body); }
 
 static const wr_amqp_bodies BODIES = {body_make, body_drop};
-
-/* Large bodies are mappings of their own, which go back to the system with their messages. Left to itself malloc puts them on the heap from
- * the second on: there one that is begun keeps the pages of all that have ended below it. */
-static void bodies_apart(void) {
-#ifdef __GLIBC__
-    static bool done;
-    if (done) return;
-    done = true;
-    mallopt(M_MMAP_THRESHOLD, BODY_APART);
-    mallopt(M_TRIM_THRESHOLD, HEAP_SPARE);
-#endif
-}
 
 /* ---- events ---- */
 
@@ -231,7 +219,6 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (body_max > PY_SSIZE_T_MAX / ASSEMBLING / 2) return PyErr_Format(PyExc_OverflowError, "body_max is too large");
     ReaderObject *self = (ReaderObject *)type->tp_alloc(type, 0);
     if (!self) return NULL;
-    bodies_apart();
     wr_amqp_reader_open(&self->r, frame_max, body_max, assembling_max ? assembling_max : ASSEMBLING * (body_max ? body_max : 1), &BODIES);
     self->heartbeat = Py_BuildValue("(i)", WR_AMQP_HEARTBEAT);
     if (self->heartbeat) return (PyObject *)self;
@@ -309,7 +296,22 @@ static PyObject *reader_leave_out(PyObject *op, PyObject *nothing) {
     Py_RETURN_NONE;
 }
 
+/* Large bodies on the heap are fast, as their pages are used again; but one that is begun keeps those of all that have ended below it. As
+ * mappings of their own they go back to the system when they end. */
+static PyObject *reader_bodies_apart(PyObject *nothing, PyObject *on) {
+    (void)nothing;
+    const int apart = PyObject_IsTrue(on);
+    if (apart < 0) return NULL;
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, apart ? BODY_APART : BODY_USUAL);
+    mallopt(M_TRIM_THRESHOLD, apart ? BODY_APART : BODY_USUAL);
+    malloc_trim(0);
+#endif
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef reader_methods[] = {
+    {"bodies_apart", reader_bodies_apart, METH_O | METH_STATIC, "bodies_apart(on): whether the memory of large bodies goes back to the system with each of them."},
     {"read", reader_read, METH_O, "read(data): what these bytes complete, as a list of tuples (docs/design/039-amqp-gateway.md)."},
     {"closing", reader_closing, METH_O, "closing(channel): this side has closed it: leave out its messages until channel.close or channel.close-ok comes."},
     {"leave_out", reader_leave_out, METH_NOARGS, "leave_out(): this side closes the connection: drop bodies that are begun, and leave out all others."},

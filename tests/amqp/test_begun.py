@@ -90,6 +90,13 @@ def test_a_fair_share_does_not_wait() -> None:
     assert held(large, small, other) == [False, False, True]
 
 
+def test_more_room_is_used_at_once() -> None:
+    begun = Begun(1000 * KIB)
+    first, second = clients(begun, 1000 * KIB, 1000 * KIB)
+    begun.bound(2000 * KIB)
+    assert held(first, second) == [False, False]
+
+
 def test_what_is_larger_than_the_bound_is_read_alone() -> None:
     begun = Begun(100 * KIB)
     first, second = clients(begun, 500 * KIB, 500 * KIB)
@@ -118,6 +125,17 @@ def test_who_ends_one_message_and_begins_another_lets_others_go_first() -> None:
     assert held(steady, waits) == [True, False]
     waits.begun.now(0, 0)
     assert held(steady) == [False]
+
+
+def test_memory_goes_back_to_the_system_while_much_is_begun() -> None:
+    said: list[bool] = []
+    begun = Begun(1000 * KIB, said.append)
+    first, second = clients(begun, 300 * KIB, 201 * KIB)
+    assert said == [True]
+    second.begun.now(0, 0)
+    assert said == [True], "not at each message"
+    first.begun.now(0, 0)
+    assert said == [True, False]
 
 
 def _watched(begun: Begun, *clients: Client) -> watch.Watch:
@@ -311,12 +329,19 @@ def test_messages_that_are_begun_by_many_are_bounded_and_arrive(
             attack.end()
 
 
+@pytest.fixture
+def node(running: GatewayNode) -> GatewayNode:
+    """Without connections of another test."""
+    wait_until(lambda: not running.connections(), 60, what="the end of the connections")
+    return running
+
+
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
     directory = tmp_path_factory.mktemp("begun") / "data"
     room = {"arena_bytes": 8 * MIB, "message_bytes_max": 2 * BODY}
-    with GatewayNode(directory, workers=1, amqp_backlog_bytes=64 * MIB, **room) as running:
-        yield running
+    with GatewayNode(directory, workers=1, amqp_backlog_bytes=64 * MIB, **room) as made:
+        yield made
 
 
 def _blocked(node: GatewayNode, count: int) -> None:

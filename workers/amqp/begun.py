@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from warren.workers.amqp.backlog import LEAST_BYTES, READ_BYTES
@@ -71,9 +72,11 @@ class Part:
 class Begun:
     """All of a gateway."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, apart: Callable[[bool], None] = lambda _on: None) -> None:
         self.most = most
         self.bytes = 0
+        self._apart = apart  #: told when there is much, so that what ends goes back to the system, and when not
+        self._much = False
         self.read: dict[Part, None] = {}  #: the oldest first
         self.grown: dict[Part, None] = {}  #: those in `read` that have to wait all the same
         self.queue: dict[Part, None] = {}
@@ -82,6 +85,11 @@ class Begun:
     def waited_for(self) -> bool:
         """Somebody waits for room."""
         return bool(self.queue or self.grown)
+
+    def bound(self, most: int) -> None:
+        """There is so much room now."""
+        self.most = most
+        self._settle()
 
     def put(self, part: Part, size: int) -> None:
         """A connection has begun so much."""
@@ -119,6 +127,9 @@ class Begun:
     def _count(self, part: Part, counts: int) -> None:
         self.bytes += counts - part.counts
         part.counts = counts
+        if self._much != (self.bytes > self.most // (4 if self._much else 2)):
+            self._much = not self._much
+            self._apart(self._much)
 
     def _fits(self, part: Part, most: int) -> bool:
         return self.bytes - part.counts + part.size <= most

@@ -6,10 +6,10 @@
 Invariants
   Nothing here waits. Frames are told apart at once; what a channel cannot take now is kept in its slot (slots.py).
   In the handshake they are taken one by one: what a client sends before it is answered waits for its turn.
-  The socket is not read while too much waits (backlog.py), others have begun so much that there is no room for what this
-  one begins (begun.py), the client floods us with questions and does not read what we say, or an alarm blocks this
-  publisher; it is read again when none of these holds. Heartbeats are sent all the while, and a client that is not read
-  is not taken for dead, unless its socket says so (watch.py).
+  The socket is not read while too much waits (backlog.py), there is no room for what this client has begun (begun.py),
+  it floods us with questions and does not read what we say, or an alarm blocks this publisher; it is read again when
+  none of these holds. Heartbeats are sent all the while, and a client that is not read is not taken for dead, unless
+  its socket says so (watch.py).
   It is read while deliveries lie unsent: a client may write, in one thread, what it cannot stop before it is taken.
   What is sent in one turn of the loop goes out by one call, or by several of UNSENT_MAX bytes.
   Memory: what is counted in `kept`, one read, what the reader puts together (ASSEMBLING messages), UNSENT_MAX of

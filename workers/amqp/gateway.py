@@ -26,6 +26,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from warren.engine._core import AmqpReader
 from warren.engine.addresses import addresses
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.config import Settings
@@ -103,7 +104,7 @@ class Gateway:
         self.connections: set[Link] = set()
         self.room = memoryview(bytearray(READ_BYTES))
         self.backlog = Backlog(self.settings.amqp_backlog_bytes)
-        self.begun = Begun(self.settings.amqp_backlog_bytes)
+        self.begun = Begun(self.settings.amqp_backlog_bytes, AmqpReader.bodies_apart)
         self._bound_memory(0)
         self.watch = Watch(self)
         self.alarm = ""  #: what the node is short of, "": nothing: publishers are not blocked
@@ -264,7 +265,11 @@ class Gateway:
     def _bound_memory(self, limit: int) -> None:
         """Messages that wait, or are begun, do not by themselves keep the memory alarm on. `limit` 0: not known yet."""
         part = limit // (OWN_PARTS * self.settings.amqp_processes) if limit else FIRST_BYTES
-        self.backlog.most = self.begun.most = min(self.settings.amqp_backlog_bytes, part)
+        most = min(self.settings.amqp_backlog_bytes, part)
+        if most != self.begun.most:
+            self.backlog.most = most
+            self.backlog.wake()
+            self.begun.bound(most)
 
     def _look_at_alarms(self, alarms: int) -> None:
         names = [name for bit, name in ALARMS if alarms & bit]
