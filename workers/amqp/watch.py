@@ -36,8 +36,8 @@ _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 class Watch:
     """Of one gateway."""
 
-    def __init__(self, gateway: House) -> None:
-        self._gateway = gateway
+    def __init__(self, house: House) -> None:
+        self._house = house
         self._gone: dict[Link, tuple[float, int]] = {}  # since when, and what had been read of it
         self._drop_at: float | None = None  # in a memory alarm
 
@@ -55,7 +55,7 @@ class Watch:
 
     def _look_for_the_gone(self, now: float) -> None:
         poll, unread = select.poll(), {}
-        for connection in self._gateway.connections:
+        for connection in self._house.connections:
             if connection.paused and not connection.over and (number := connection.socket.fileno()) >= 0:
                 unread[number] = connection
                 poll.register(number, _GONE)
@@ -73,7 +73,7 @@ class Watch:
                 connection.abort("its client has gone")
 
     def _look_at_the_slow(self, now: float) -> None:
-        begun = self._gateway.begun
+        begun = self._house.begun
         for part in list(begun.read):
             connection = part.owner
             sent = connection.bytes_in - part.bytes_in
@@ -90,7 +90,7 @@ class Watch:
 
     def _drop(self) -> None:
         """Close who has begun most, until half of it is gone."""
-        begun = self._gateway.begun
+        begun = self._house.begun
         parts = sorted((*begun.read, *begun.queue), key=lambda part: part.came, reverse=True)
         total = left = sum(part.came for part in parts)
         if total <= min(LEFT_BYTES, begun.most // LEFT_PART):
