@@ -51,15 +51,15 @@ def held(user: User, folder: Path, kind: int = fcntl.LOCK_EX, text: str = "") ->
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
+def directory(tmp_path: Path) -> Path:
     """Of a node with a group, which has run."""
     if why := users.why_not():
         pytest.skip(why)
-    with users.looked_into(tmp_path):
-        path = home(tmp_path, ALICE) / "data"
-        with node_of(ALICE, path, group=str(GROUP)):
-            pass
-        yield path
+    users.let_in(tmp_path)
+    path = home(tmp_path, ALICE) / "data"
+    with node_of(ALICE, path, group=str(GROUP)):
+        pass
+    return path
 
 
 @pytest.mark.parametrize("kind", [fcntl.LOCK_EX, fcntl.LOCK_SH], ids=["exclusive", "shared"])
