@@ -290,19 +290,20 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("an internal error")
 
     def _read(self, data: memoryview | bytes) -> None:
-        if self._reader is None:
+        reader = self._reader
+        if reader is None:
             if _CLOSE_OK in bytes(data):
                 self._hang_up()
             return
-        for event in self._reader.read(data):
+        for event in reader.read(data):
             self._event(event)
             if self._deaf():
                 return
-        if self._reader is None:
+        if self._reader is not reader:  # what came made no sense
             return
-        begins = self._reader.kept
+        begins = reader.kept
         if begins > LEAST_BYTES or self.begun.size:
-            self.begun.now(begins, self._reader.came, self._message_ended)
+            self.begun.now(begins, reader.came, self._message_ended)
         self._message_ended = False
         if self.gateway.alarm and not self.blocked and self.open and begins > BEGUN:
             self._block()
