@@ -4,13 +4,15 @@ one. The alarm of the disk is theirs: no next file, or a write to the current on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from logging import WARNING
+from pathlib import Path
 
 from warren.engine import _core
 from warren.engine.errors import StoreError, errno_of
-from warren.engine.kernel import data_files, low_disk, segment
+from warren.engine.kernel import atomic_file, data_files, low_disk, segment
 from warren.engine.kernel.file_maker import FileMaker
 from warren.engine.kernel.file_register import Entry, FileRegister
 from warren.engine.kernel.formats import FILE_JOURNAL, LISTED_JOURNAL
@@ -31,6 +33,7 @@ class NextFiles:
         self._next = {False: 0, True: 0}
         self._wanted: set[bool] = set()
         self._retry: dict[bool, float] = {}
+        self._left: set[Path] = set()  # files that were not listed, which the disk refused to remove
         self._no_space: set[bool] = set()  # journals without a next file
         self._write_refused = 0  # errno of a write to a journal that found no space
         self.maker = FileMaker(self._make, engine.kick)
@@ -96,13 +99,22 @@ class NextFiles:
         transient, file = wanted
         o = self._options
         path = o.folder.transient_file(file) if transient else o.folder.journal_file(file)
+        if path in self._left:
+            try:
+                data_files.unlink(path, missing_ok=True)
+            except OSError as error:
+                raise atomic_file.explain(error, f"cannot remove {path}") from error
+            self._left.discard(path)
         made = segment.create(path, FILE_JOURNAL, o.node_id, self._server, file, o.file_bytes)
         if not transient:
             try:
                 self._list.note({(LISTED_JOURNAL, 0, file): Entry(made.salt, o.file_bytes)})
             except StoreError:
                 os.close(made.fd)
-                data_files.unlink(path, missing_ok=True)  # its number is wanted again
+                self._left.add(path)  # its number is wanted again
+                with contextlib.suppress(OSError):  # the first error counts
+                    data_files.unlink(path, missing_ok=True)
+                    self._left.discard(path)
                 raise
         low_disk.look(o.superblock, path.parent)
         return made

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from warren.engine.kernel import segment
 from warren.engine.kernel.formats import FILE_HEADER_BYTES, FILE_JOURNAL, LISTED_JOURNAL
 from warren.engine.kernel.protocol import PROTOCOL
 from warren.engine.queues import flush as queue_flush
+from warren.engine.queues import next_files
 
 from support.long import in_part
 from support.queue_probe import SERVER_INDEX, Incarnation, Node, Queue
@@ -225,3 +227,42 @@ def test_a_second_flush_of_a_file_goes_behind_the_first(node: Node, monkeypatch:
     placed = flush(node, worker)
     assert node.folder.data_file(0).stat().st_size > size
     judge(node, worker, placed, ACKED)
+
+
+class Listed:
+    """The list of files, which cannot be written the first time."""
+
+    def __init__(self) -> None:
+        self.refuses = True
+        self.noted: list[object] = []
+
+    def note(self, entries: dict[Any, Any]) -> None:
+        if self.refuses:
+            raise StoreError("no memory")
+        self.noted += entries
+
+
+def test_a_journal_file_that_could_be_neither_listed_nor_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is wanted again; the thread that makes files goes on, and says why it could not."""
+    folder = SimpleNamespace(journal_file=lambda number: tmp_path / f"{number}.jnl")
+    superblock = SimpleNamespace(get=lambda _name: 0)
+    options: Any = SimpleNamespace(folder=folder, superblock=superblock, node_id=NODE_ID, file_bytes=1 << 16)
+    files: Any = Listed()
+    made = next_files.NextFiles(SimpleNamespace(kick=lambda: None), options, SERVER_INDEX, files)  # type: ignore[arg-type]
+
+    def refused(path: Path, **_options: object) -> None:
+        if path.suffix == ".jnl":
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(next_files.data_files, "unlink", refused)
+        with pytest.raises(StoreError, match="no memory"):
+            made._make((False, 5))
+        assert (tmp_path / "5.jnl").exists()
+        with pytest.raises(StoreError, match="cannot remove"):
+            made._make((False, 5))
+    files.refuses = False
+    os.close(made._make((False, 5)).fd)
+    assert files.noted == [(LISTED_JOURNAL, 0, 5)]
