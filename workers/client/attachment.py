@@ -592,7 +592,7 @@ def find_superblock(directory: NodeDirectory, deadline: float) -> tuple[Superblo
                 superblock.close()
             if descriptor >= 0:
                 os.close(descriptor)
-        locked = directory.in_use()
+        locked = directory.in_use() if foreign < 0 else directory.locked()  # its owner may be another one now
         if not locked and not first:
             if unlike := orphaned_elsewhere(directory):
                 raise elsewhere(directory, unlike)
