@@ -252,12 +252,13 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
             confirmed += range(sent, sent + _ended(confirms))
         sent += len(confirms)
         warren("stop", directory)
-        notes = [item["note"] for item in check(directory)["files"] if "without a body" in (item["note"] or "")]
+        # on a disk that is fuller still, the stop cannot note it either
+        found = [item["note"] or "" for item in check(directory)["files"]]
+        notes = [note for note in found if "without a body" in note and "could not finish them before" in note]
         if notes:
             break
     assert confirmed
     assert notes, "some were under way when the disk was full"
-    assert "could not finish them before" in notes[0]
     ballast.unlink()
     reserve.unlink()
     there: list[int] = []

@@ -16,7 +16,7 @@ from warren.tools.crash import machine
 @pytest.mark.crash
 @pytest.mark.integration
 def test_the_store_is_a_dictionary(tmp_path: Path) -> None:
-    examples = int(os.environ.get("WARREN_MACHINE_EXAMPLES", "4"))
+    examples = int(os.environ.get("WARREN_MACHINE_EXAMPLES", "8"))
     found = machine.run(tmp_path, examples, 40, shrink=False)
     assert found.steps > examples * 10
     assert found.kills > examples

@@ -17,6 +17,7 @@ import pytest
 
 import warren
 from warren.engine.topics import control
+from warren.workers.client import beats as beating
 from warren.workers.client.beats import beats
 from warren.workers.faces import topic_reader
 
@@ -501,7 +502,8 @@ def take_many_now(reader: warren.Reader) -> list[warren.Record]:
     return reader.get_many(1000, 0)
 
 
-def test_who_beats_no_more_when_nobody_is_a_member(topic: warren.Topic) -> None:
+def test_who_beats_no_more_when_nobody_is_a_member(topic: warren.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beating, "_beats", beating.Beats())  # without members of earlier tests
     with patient(topic), patient(topic):
         assert any(thread.name == "warren-beats" for thread in threading.enumerate())
     wait_until(lambda: beats()._thread is None, TIMEOUT, what="the thread has ended")

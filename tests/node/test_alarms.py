@@ -195,6 +195,6 @@ def test_inspect_shows_who_is_blocked(small_disk: Path) -> None:
             return json.loads(found.stdout)  # type: ignore[no-any-return]
 
         wait_until(lambda: any(row["blocked_alarm"] == 1 for row in looked()["links"]), 30, what="it in inspect")
-        assert looked()["superblock"]["shortages"] == ["disk"]
+        wait_until(lambda: looked()["superblock"]["shortages"] == ["disk"], 20, what="the supervisor has looked, too")
         disk.empty()
         waiting.end()

@@ -25,9 +25,11 @@ from warren.workers.node import cold_start
 from warren.workers.process import shared_objects
 
 from support import users
-from support.users import ALICE, EVE
+from support.users import EVE, User
 from support.waiting import wait_until
 
+#: of this process alone: other lanes look at what theirs have
+ALICE = User(600_000 + os.getpid() % 400_000)
 pytestmark = pytest.mark.skipif(bool(why := users.why_not()), reason=why)
 
 #: makes what is given, as far as it can be made, and says when it is done; what it made goes when its input ends
