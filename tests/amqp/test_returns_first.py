@@ -159,8 +159,9 @@ def nack(lane: Lane) -> None:
 
 
 def reject(lane: Lane) -> None:
-    lane.send("basic.reject", delivery=2, requeue=True)
+    """The other way around, the second one could be there again before the first one returns."""
     lane.send("basic.reject", delivery=1, requeue=True)
+    lane.send("basic.reject", delivery=2, requeue=True)
 
 
 def recover(lane: Lane) -> None:
