@@ -463,6 +463,37 @@ def snapshot(folder: Path) -> dict[Path, bytes]:
     return found
 
 
+def made_what_it_was(small: Node, worker: Incarnation, point: str, load: Callable[[], object]) -> None:
+    """Kill the worker, and leave its folder as it was when it came to a point under this load. The flush waits there,
+    and the serving thread writes nothing meanwhile: what is copied is of one moment.
+    """
+    image: dict[Path, bytes] = {}
+    there, copied = threading.Event(), threading.Event()
+
+    def reached(name: str) -> None:
+        if name != point or there.is_set():
+            return
+        if threading.current_thread() is threading.main_thread():
+            image.update(snapshot(small.folder.path))
+        there.set()
+        assert image or copied.wait(600)
+
+    worker.service.options.reached = reached
+    load()
+    worker.until(there.is_set)
+    if not image:
+        image.update(snapshot(small.folder.path))
+    copied.set()
+    worker.kill()
+    for path in small.folder.path.rglob("*"):
+        if path.is_file() and path not in image:
+            path.unlink()
+    for path, content in image.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    small.peers.clear()
+
+
 POINTS = (
     "flush.linked", "flush.dat-synced", "flush.idx-new", "flush.idx", "flush.idx-synced", "flush.forgotten",
 )  # fmt: skip
@@ -476,7 +507,6 @@ def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, p
     """`alive`: share of the first file's messages that nobody has taken: its frames are copied, or it is linked."""
     worker = small.worker()
     producer, consumer = small.peer(worker), small.peer(worker)
-    image: dict[Path, bytes] = {}
     gone = 0
     if alive < 1:
         gone = 100
@@ -488,24 +518,10 @@ def test_a_kill_at_each_step_of_a_flush_loses_and_doubles_nothing(small: Node, p
         consumer.command("OP_CANCEL", queue=1)
         worker.turns()
 
-    def reached(name: str) -> None:
-        if name == point and not image:
-            image.update(snapshot(small.folder.path))
-            image[Path("here")] = b""
-
-    worker.service.options.reached = reached
-    publish(worker, producer, 1, 700, size=1500, first=120 if gone else 0)
-    worker.until(lambda: image)
-    worker.kill()
-    del image[Path("here")]
-    # the directory as it was at that moment; everything confirmed up to then is in it, and the images have the rest
-    for path in small.folder.path.rglob("*"):
-        if path.is_file() and path not in image:
-            path.unlink()
-    for path, content in image.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    small.peers.clear()
+    # everything confirmed up to then is in the folder, and the images have the rest
+    made_what_it_was(
+        small, worker, point, lambda: publish(worker, producer, 1, 700, size=1500, first=120 if gone else 0)
+    )
     for _start in range(2):
         worker = small.worker(salvage=True)
         ready = worker.engine.stats(1)[0]
@@ -549,23 +565,7 @@ def test_a_kill_while_acks_are_applied(small: Node, point: str) -> None:
     worker.turns()
     consumer.receive(worker)
     consumer.ack(1, 59, MULTIPLE)
-    image: dict[Path, bytes] = {}
-
-    def reached(name: str) -> None:
-        if name == point and not image:
-            image.update(snapshot(small.folder.path))
-
-    worker.service.options.reached = reached
-    publish(worker, producer, 2, 700, size=1500)
-    worker.until(lambda: image)
-    worker.kill()
-    for path in small.folder.path.rglob("*"):
-        if path.is_file() and path not in image:
-            path.unlink()
-    for path, content in image.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    small.peers.clear()
+    made_what_it_was(small, worker, point, lambda: publish(worker, producer, 2, 700, size=1500))
     worker = small.worker()
     assert worker.engine.stats(1)[:2] == (640, 0)
     worker.kill()
