@@ -6,6 +6,7 @@ Whoever may read a file can lock it, so a lock says nothing about who its holder
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from warren.ipc import access
@@ -23,16 +24,28 @@ class Holder(NamedTuple):
         return f"process {self.pid}" if self.uid == os.geteuid() else f"process {self.pid} of {access.user(self.uid)}"
 
 
+def taken() -> Iterator[tuple[str, int]]:
+    """Every flock that is held: the place of its file, as `place_of` has it, and the process that took it."""
+    with open("/proc/locks") as file:
+        for words in map(str.split, file):
+            if len(words) == 8 and words[1] == "FLOCK":
+                yield words[5], int(words[4])
+
+
+def place_of(device: int, inode: int) -> str:
+    """A file as /proc/locks names it."""
+    return f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+
+
 def pids(found: os.stat_result) -> list[int]:
     """Who took the locks of a file. A lock outlives its taker where a child has the descriptor."""
     exact: list[int] = []
     others: list[int] = []
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    with open("/proc/locks") as file:
-        for words in map(str.split, file):
-            if len(words) == 8 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(found.st_ino):
-                # file systems with volumes (btrfs) show another device there than in `stat`
-                (exact if words[5] == place else others).append(max(0, int(words[4])))
+    wanted = place_of(found.st_dev, found.st_ino)
+    for place, pid in taken():
+        if place.rpartition(":")[2] == str(found.st_ino):
+            # file systems with volumes (btrfs) show another device there than in `stat`
+            (exact if place == wanted else others).append(max(0, pid))
     return exact or others
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from warren.engine.catalog.node_directory import NodeDirectory
 from warren.engine.kernel.protocol import LAYOUT_HASH
 from warren.engine.saying import Say, silent
-from warren.ipc import names, region
+from warren.ipc import kernel_locks, names, region
 from warren.ipc.identity import Namespaces
 from warren.ipc.layout import CLIENT, CLIENT_MAGIC, CONSTANTS, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC
 from warren.ipc.region import Region, RegionError
@@ -266,7 +266,5 @@ def _lives(superblock: Superblock) -> bool:
     own = (superblock.supervisor, superblock.collector, *servers, *gateways)
     if any(identity.pid and identity.alive() for identity in own):
         return True
-    device, inode = superblock.place
-    place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    with open("/proc/locks") as file:
-        return any(len(words) == 8 and words[1] == "FLOCK" and words[5] == place for words in map(str.split, file))
+    wanted = kernel_locks.place_of(*superblock.place)
+    return any(place == wanted for place, _pid in kernel_locks.taken())

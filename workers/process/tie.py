@@ -496,9 +496,7 @@ def _has_lock(pid: int, folder: Path) -> bool:
         device, inode = place_of(descriptor)
     finally:
         os.close(descriptor)
-    wanted = ["FLOCK", str(pid), f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"]
-    with open("/proc/locks") as file:
-        return any([words[1], words[4], words[5]] == wanted for words in map(str.split, file) if len(words) == 8)
+    return (kernel_locks.place_of(device, inode), pid) in kernel_locks.taken()
 
 
 def lock_owner(found: os.stat_result) -> int:
