@@ -4,6 +4,8 @@ are applied there, and a file that nothing needs goes. The slow part runs in the
 Invariants
   A journal file goes when all older ones are gone for good: a younger one has the acks of what an older one publishes
   (rule Q33).
+  One flush or one application of acks is under way, or waits for the disk: a journal file stays until the acks that it
+  has are applied.
   A file leaves the list of files before it is removed. A data file goes after the acks that emptied it are durable.
 """
 
@@ -41,6 +43,7 @@ class Emptying:
         self._list = files
         self._index = index
         self.recovered = Recovered()  #: what the start found: which files have entries in segments, and whose
+        self._at_work = False  # a flush or acks, or they wait for the disk
         self._flush_failed_at = 0.0
         self._rows = bytearray()  # of the flush under way; the next one uses the memory again
         self._rows_at = math.inf  # when a flush ended
@@ -60,7 +63,7 @@ class Emptying:
         """What the disk refused is tried again."""
         if self._flush_failed_at and now - self._flush_failed_at > 1.0:
             self._flush_failed_at = 0.0
-            self._engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
+            self._busy(False)
         if (self._unlink_later or self._doomed_wait) and now >= self._unlink_at:
             self._unlink_at = now + 1.0
             later, self._unlink_later = self._unlink_later, []
@@ -79,13 +82,24 @@ class Emptying:
             self._prepare_at = math.inf
             self._index.ask(prepare, lambda _: None)
 
-    def flush(self) -> None:
+    def _busy(self, on: bool) -> None:
+        self._at_work = on
+        self._engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, on)
+
+    def serve(self, events: int) -> None:
+        """Both events may come at once: the flush waits for the acks."""
+        if events & _core.QUEUE_EVENT_FILES_EMPTY:
+            self._delete_files()
+        if events & _core.QUEUE_EVENT_FILES_MANY and not self._at_work:
+            self._flush()
+
+    def _flush(self) -> None:
         """Move what is alive of the oldest journal file into segments."""
         o = self._options
         file = self._engine.files(False)[0][0]
         rows_bytes = self._engine.export_file(file, self._rows)
         rows = memoryview(self._rows)[:rows_bytes]
-        self._engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, True)
+        self._busy(True)
 
         def then(result: StoreError | None) -> None:
             if result is not None:
@@ -97,7 +111,7 @@ class Emptying:
             rows.release()
             self._rows_at = time.monotonic()
             o.reached("flush.forgotten")
-            self._engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
+            self._busy(False)
 
         live, named = self.recovered.segment_live, self.recovered.named
 
@@ -108,7 +122,7 @@ class Emptying:
 
         self._index.ask(job, then)
 
-    def delete_files(self) -> None:
+    def _delete_files(self) -> None:
         """Remove journal files that nothing needs, oldest first, after their acks of segment entries are applied."""
         o = self._options
         engine = self._engine
@@ -119,7 +133,7 @@ class Emptying:
             file = files[0][0]
             acks = engine.segment_acks(file)
             if acks:
-                engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, True)
+                self._busy(True)
                 self._apply(acks)
                 return
             engine.drop_first(False)
@@ -128,7 +142,7 @@ class Emptying:
                 if not self._doomed_wait:
                     self._remove_doomed()
         if acks := engine.early_acks():
-            engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, True)
+            self._busy(True)
             self._apply(acks)
 
     def _apply(self, acks: bytes) -> None:
@@ -140,7 +154,7 @@ class Emptying:
                 o.say(f"acks wait for the disk: {result}", WARNING)
                 self._acks_waiting = acks  # the timer tries again
                 return
-            self._engine.pending(_core.QUEUE_EVENT_FILES_MANY | _core.QUEUE_EVENT_FILES_EMPTY, False)
+            self._busy(False)
 
         def job() -> int:
             from warren.engine.queues import flush as queue_flush

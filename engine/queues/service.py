@@ -140,10 +140,7 @@ class QueueService:
                 self._large.look_soon()
         if events & _core.QUEUE_EVENT_CONTROL:
             control.serve(self.queues, self.options.reply_bytes)
-        if events & _core.QUEUE_EVENT_FILES_MANY:
-            self._emptying.flush()
-        if events & _core.QUEUE_EVENT_FILES_EMPTY:
-            self._emptying.delete_files()
+        self._emptying.serve(events)
         if events & _core.QUEUE_EVENT_STORE_EPOCH:
             self._open_stores()
         if events & _core.QUEUE_EVENT_LOG_FAILED:

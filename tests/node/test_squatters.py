@@ -175,6 +175,8 @@ def test_names_that_are_taken_are_passed_by(tmp_path: Path, monkeypatch: pytest.
     """Numbers that are drawn belong to somebody else twice: a semaphore's key, and the name of a superblock."""
     taken_id, taken_key = names.draw(), names.draw_key()
     region.posix_create(names.superblock(taken_id), 4096).close()
+    # what is of this user's, and of no node, any other start removes
+    os.chown(region.SHM_DIRECTORY + names.superblock(taken_id), ALICE.uid, ALICE.uid)
     assert shared_objects.create_semaphore(taken_key, 0)
     later, free = names.draw_key, [names.draw_key(), names.draw_key(), names.draw_key()]
     ids, keys = iter([taken_id, names.draw(), names.draw()]), iter([*free, taken_key])

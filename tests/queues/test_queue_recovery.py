@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from warren.engine import _core
 from warren.engine.errors import StoreError, SyncFailed
 from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import FileRegister
@@ -685,6 +686,24 @@ def test_a_segment_is_gone_for_good_before_the_acks_that_emptied_it(
     worker.until(lambda: not small.folder.journal_file(acked_in).exists())
     assert refused
     assert made_up
+    worker.kill()
+
+
+def test_a_flush_waits_for_the_acks(small: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are due at once: what the disk refuses of the acks must not be overtaken."""
+    worker = small.worker()
+    producer, consumer = small.peer(worker), small.peer(worker)
+    fill_and_flush(small, worker, producer)
+    worker.until(lambda: not worker.service._emptying._at_work)
+    drain(worker, consumer, 1)
+    asked: list[str] = []
+    monkeypatch.setattr(worker.service._index, "ask", lambda job, _then: asked.append(job.__qualname__))
+    both = _core.QUEUE_EVENT_FILES_EMPTY | _core.QUEUE_EVENT_FILES_MANY
+    while not (events := worker.engine.run(20_000_000, True)) & both:
+        small.store.step()
+    assert events & _core.QUEUE_EVENT_FILES_EMPTY
+    worker.service._emptying.serve(both)
+    assert [name.split(".")[1] for name in asked] == ["_apply"]
     worker.kill()
 
 
