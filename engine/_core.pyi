@@ -1160,7 +1160,8 @@ class TopicServer:
     def look(self, first: int, /) -> dict[str, Any]:
         """What the log is, from its file `first` on at most, before anything is written: `checkpoint`, its kind;
         `stranger`, the node of the first commit of a file, if it is another one; `shorter`: the last commit that the
-        checkpoint knows is not there; `position` of either; `empty`: it begins with no commit. Raises OSError."""
+        checkpoint knows is not there; `damaged`: one below it is not what was written, which is looked for when the
+        start is to make a new checkpoint; `position` of any; `empty`: it begins with no commit. Raises OSError."""
 
     def recover(self, first: int, /) -> dict[str, Any]:
         """Walk the log, from its file `first` on at most, and make what is missing of what is derived from it: where

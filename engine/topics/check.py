@@ -97,6 +97,7 @@ class TopicsCheck:
             kind, checkpoint = _core.topics_checkpoint(*place)
             bases = self._log_files()
             limit = checkpoint["position"] if checkpoint is not None else 0
+            reached = _core.topics_preview(*place, bases[0] if bases else 0)["position"]  # of other settings, too
             synced = _synced(checkpoint)
             self._synced_index = checkpoint["index"] if checkpoint is not None else ""
             self._derived_files(synced)
@@ -110,11 +111,11 @@ class TopicsCheck:
             self.found += self._snapshots.examine(first, ends[-1][0] if counts["commits"] else 0)
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
-            self._wrong(file, count, at, reason, limit)
+            self._wrong(file, count, at, reason, reached)
         self._check_checkpoint(kind, counts)
         if checkpoint is not None and checkpoint["index"] and not (self.folder.index / checkpoint["index"]).exists():
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
-        self._check_log(bases, ends, counts, limit, kind)
+        self._check_log(bases, ends, counts, reached, kind)
         self._check_there(bases, kind, counts)
         if os.path.lexists(self.folder.loss):
             self._problem(self.folder.loss, "log", f"is there: {log_files.UNFINISHED}")
@@ -274,10 +275,10 @@ class TopicsCheck:
             if path.is_dir():
                 self.found.append(Found(path, kind, _bytes_below(path), counts[word]))
 
-    def _wrong(self, file: str, count: int, at: int, reason: str, limit: int) -> None:
+    def _wrong(self, file: str, count: int, at: int, reason: str, reached: int) -> None:
         path = self.folder.path / file
         if file.startswith("commitlog/"):
-            if self.running and at >= limit:
+            if self.running and at >= reached:
                 return  # it is being written
             place = at % self._settings.log_file_bytes
             what = (
@@ -330,7 +331,7 @@ class TopicsCheck:
     def _derived(self) -> tuple[Path, Path]:
         return self.folder.queues, self.folder.index
 
-    def _check_log(self, bases: list[int], ends: list[Any], counts: dict[str, int], limit: int, kind: str) -> None:
+    def _check_log(self, bases: list[int], ends: list[Any], counts: dict[str, int], reached: int, kind: str) -> None:
         file_bytes = self._settings.log_file_bytes
         position, _number, _store_ms, torn, _stranger = ends[-1] if ends else (0, 0, 0, False, None)
         last = self.folder.log / f"{max(position - 1, 0) // file_bytes * file_bytes:020d}"
@@ -339,8 +340,8 @@ class TopicsCheck:
                 path = self.folder.log / f"{at // file_bytes * file_bytes:020d}"
                 what = f"from byte {at % file_bytes} on it holds commits of another node, {named(stranger)}"
                 self._problem(path, "log", f"{what}: topics do not serve; {RESTORE}")
-        if position < limit:
-            what = f"the log ends at position {position:,}, and had reached {limit:,}: it was cut, zeroed, or is an "
+        if position < reached:
+            what = f"the log ends at position {position:,}, and had reached {reached:,}: it was cut, zeroed, or is an "
             self._problem(last, "log", f"{what}older copy; messages behind are lost; {RESTORE}")
         elif torn and not counts["commits"] and kind not in ("good", "settings"):  # else nothing was confirmed yet
             what = "holds nothing that this node has written: it is damaged from its begin on"

@@ -814,6 +814,7 @@ int wr_dispatch_catch_up(wr_dispatch *d, const wr_dispatch_log *log, uint64_t fi
     if (!error) error = wr_index_files_cut(d->index, end->position);
     if (error == EUCLEAN) return lose_index(d);
     if (error) return error;
+    if (end->position < d->position && !end->foreign) end->damaged = true; /* it was synced, says the checkpoint */
     if (end->position > d->position) d->position = end->position; /* behind a blank record */
     d->lost = d->anew = false;
     for (uint32_t i = 0; i < d->rows_n; i++) show(&d->rows[i]); /* those of which the walk saw nothing, too */

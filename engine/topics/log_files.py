@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from warren.engine import _core
 from warren.engine.errors import CorruptRecord, StoreError, errno_of
@@ -159,6 +159,13 @@ def refuse_absent(folder: TopicsFolder, file_bytes: int, bases: list[int], looke
             "no commit" if bases else "no file",
             f"topics do not serve, and nothing was changed: {RESTORE}",
         )
+
+
+def refuse_damaged(folder: TopicsFolder, file_bytes: int, position: int) -> NoReturn:
+    """A commit at a position is not what was written. Raises CorruptRecord."""
+    base = position // file_bytes * file_bytes
+    what = "a commit that a later one, or the checkpoint, says was synced"
+    raise CorruptRecord(path_of(folder, base), position - base, what, "other bytes", f"{UNCHANGED}: {RESTORE}")
 
 
 def check_begin(folder: TopicsFolder, bases: list[int], file_bytes: int, first: int) -> None:

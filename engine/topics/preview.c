@@ -101,3 +101,21 @@ int wr_log_preview(const wr_log_visitor *visitor, void *context, uint64_t file_b
     if (!there) looked->position = position;
     return error;
 }
+
+static int pass_by(void *context, const uint8_t *bytes, uint64_t n, const wr_commit_head *head, const uint8_t *marks) {
+    (void)context, (void)bytes, (void)n, (void)head, (void)marks;
+    return 0;
+}
+
+int wr_log_preview_all(const wr_log_visitor *visitor, void *context, uint64_t file_bytes, uint64_t first, uint64_t position, const wr_commit_head *last,
+                       wr_log_previewed *looked) {
+    const wr_log_visitor walker = {visitor->open, pass_by};
+    wr_commit_head before = {.origin = last->origin};
+    wr_log_end end;
+    int error = wr_log_before(&walker, context, file_bytes, first, &before);
+    if (!error) error = wr_log_walk(&walker, context, file_bytes, first, &before, &end);
+    if (error) return error == ENOENT ? 0 : error; /* no commit in the first file: the preview has said what that means */
+    looked->damaged = end.position < position;
+    if (looked->damaged) looked->position = end.position;
+    return 0;
+}

@@ -210,6 +210,8 @@ class TopicService:
             looked = self.server.look(bases[0] if bases else 0)
         log_files.refuse_strange(o.folder, o.log_file_bytes, looked["position"], looked["stranger"])
         log_files.refuse_absent(o.folder, o.log_file_bytes, bases, looked)
+        if looked["damaged"]:
+            log_files.refuse_damaged(o.folder, o.log_file_bytes, looked["position"])
 
     def _recover(self, bases: list[int]) -> dict[str, Any]:
         with self._explained("recover"):
@@ -243,14 +245,7 @@ class TopicService:
         log_files.check_end(o.folder, bases, o.log_file_bytes, found["position"])
         log_files.refuse_strange(o.folder, o.log_file_bytes, found["position"], found["stranger"])
         if found["damaged"]:
-            base = found["position"] // o.log_file_bytes * o.log_file_bytes
-            raise CorruptRecord(
-                log_files.path_of(o.folder, base),
-                found["position"] - base,
-                "a commit that a later one says was synced",
-                "other bytes",
-                f"{log_files.UNCHANGED}: {log_files.RESTORE}",
-            )
+            log_files.refuse_damaged(o.folder, o.log_file_bytes, found["position"])
 
     def begin(self, epoch: int) -> None:
         """Serve from now on under this epoch: all clients that were there are attached."""

@@ -25,7 +25,7 @@ typedef struct {
     uint64_t synced;     /* all below is on stable storage: the given position, or what the last commit says */
     wr_commit_head last; /* that commit; the given one, if there is none */
     bool torn;           /* something lies right behind it that is no commit. False: it reads as zeros there, which proves nothing */
-    bool damaged;        /* and a commit still further says that it was on stable storage */
+    bool damaged;        /* and a commit still further, or the checkpoint, says that it was on stable storage */
     bool foreign;        /* a sound commit of another node lies right behind it: that is no torn tail, and is never cut off */
     wr_commit_origin stranger; /* whose it is then */
 } wr_log_end;

@@ -66,9 +66,9 @@ def settings(node: TopicNode) -> Settings:
     )
 
 
-def checking(node: TopicNode) -> TopicsCheck:
+def checking(node: TopicNode, running: bool = False) -> TopicsCheck:
     topics = [(topic.id, topic.name.encode(), topic.queues) for topic in TOPICS]
-    return TopicsCheck(node.folder, node.superblock.node_id, settings(node), topics, running=False)
+    return TopicsCheck(node.folder, node.superblock.node_id, settings(node), topics, running=running)
 
 
 def problems(found: list[Found]) -> dict[Path, str]:
@@ -722,6 +722,32 @@ def test_a_checkpoint_may_lie_behind_the_blank_end_of_a_file(tmp_path: Path) -> 
     with pytest.raises(CorruptRecord, match="the last commit that the checkpoint knows"):
         node.life()
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("walked_because", ["settings", "index"])
+def test_damage_at_the_end_of_the_log_is_no_torn_tail(tmp_path: Path, walked_because: str) -> None:
+    """The checkpoint knows better, where a start walks the log from before it; so does every start after that."""
+    node = node_at(tmp_path / "node")
+    life = node.life()
+    append(Made(node.path, node.path), life, 20)
+    assert life.stop()
+    life = node.life()
+    end = life.recovered.position
+    assert life.stop()
+    path = node.folder.log / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[end - 300] ^= 1  # in the last commit
+    path.write_bytes(content)
+    if walked_because == "settings":
+        node.index_slots *= 2
+    else:
+        for file in node.folder.index.iterdir():
+            file.unlink()
+    for _ in range(3):
+        with pytest.raises(CorruptRecord, match="or the checkpoint, says was synced"):
+            node.life()
+        assert path.read_bytes() == content
+        assert path in problems(checking(node, running=True).examine())
 
 
 def test_files_that_do_not_belong_there_are_notes(made: Made, tmp_path: Path) -> None:
