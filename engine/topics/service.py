@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from warren.engine import _core
-from warren.engine.errors import CorruptRecord, StoreError
+from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, data_files, ending
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
