@@ -120,6 +120,14 @@ def by_aio(directory: Path, name: str) -> tuple[list[bytes], int]:
     return asyncio.run(read())
 
 
+def by_browse(source: warren.Queue) -> list[bytes]:
+    return [message.body for message in source.browse()]
+
+
+def by_browse_arrow(source: warren.Queue) -> list[bytes]:
+    return [value for batch in source.browse_arrow() for value in batch.column("value").to_pylist()]
+
+
 FACES: dict[str, Read] = {
     "get": by_get,
     "get_many": by_get_many,
@@ -155,7 +163,9 @@ def flip(directory: Path, where: str, what: bytes) -> None:
 
 
 @pytest.mark.parametrize("where", SIZES)
-def test_a_damaged_body_is_named_once_counted_and_passed(tmp_path: Path, where: str) -> None:
+def test_a_damaged_body_is_named_once_counted_and_passed(
+    tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     size = SIZES[where]
     with RealNode(tmp_path / "data", **SETTINGS) as running:
         with warren.attach(running.directory) as node:
@@ -182,8 +192,13 @@ def test_a_damaged_body_is_named_once_counted_and_passed(tmp_path: Path, where: 
         running.start()
 
         with warren.attach(running.directory) as node:
-            browsed = [message.body for message in node.queue("get").browse()]
-            assert browsed == [body("get", number, size) for number in GOOD], "a look passes it, too"
+            for look in (by_browse, by_browse_arrow):
+                caplog.clear()
+                assert look(node.queue("get")) == [body("get", number, size) for number in GOOD], (
+                    "a look passes it, too"
+                )
+                (line,) = caplog.messages
+                assert line == f"queue 'get': message {BAD} is left out, its body is damaged; see `warren check`"
         peeked = run("peek", running.directory, "get", "--json")
         assert len(peeked.stdout.splitlines()) == len(GOOD)
         assert "queue get: 1 message among these cannot be read" in peeked.stderr

@@ -29,7 +29,7 @@ from warren.engine.errors import UsageError
 from warren.engine.kernel.protocol import DELIVERY
 from warren.engine.queues.control import Browse, Rows
 from warren.engine.saying import shown
-from warren.workers.faces.browse import BROWSE_ROWS, Patience
+from warren.workers.faces.browse import BROWSE_ROWS, Patience, left_out
 from warren.workers.faces.message import Message
 
 if TYPE_CHECKING:
@@ -328,7 +328,9 @@ class Batches:
                 # A row whose file moved into the segments meanwhile is asked for again; one that stays bad is left out.
                 at = DELIVERY.unpack(rows[found.rows * DELIVERY.size : (found.rows + 1) * DELIVERY.size], "sequence")
                 stalled += 1
-                at += stalled > 3 and not patience.again()
+                if stalled > 3 and not patience.again():
+                    left_out(self._owner.name, at)
+                    at += 1
                 continue
             at = following
             if full and parts:

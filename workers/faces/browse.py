@@ -6,8 +6,10 @@ may move into the segments between the answer and the reading: those rows are as
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from warren.engine import _core
@@ -15,10 +17,13 @@ from warren.engine._core import AttachmentLost
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.kernel.protocol import DELIVERY
 from warren.engine.queues.control import Browse, Rows
+from warren.engine.saying import shown
 from warren.workers.faces.message import Message
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
+
+log = logging.getLogger("warren.client")
 
 #: rows asked of a worker at once when reading a range or browsing
 BROWSE_ROWS = 1000
@@ -62,11 +67,12 @@ def browse(
     *,
     ready_only: bool,
     messages: type[Message] = Message,
-    unreadable: Callable[[int], object] = lambda _sequence: None,
+    unreadable: Callable[[int], object] | None = None,
 ) -> tuple[list[Message | None], int]:
     """Up to `count` messages of a queue from `start` on, and where to go on; -1 when there is nothing behind them. One
-    that is None is gone, or stays unreadable: `unreadable` is called for it.
+    that is None is gone, or stays unreadable: `unreadable` is called for it, else the log has it.
     """
+    unreadable = unreadable or partial(left_out, owner.name)
     patience = Patience()
     while True:
         answer = client.ask_queue(queue, lambda now: Browse(now.id, start, count, ready_only), Rows)
@@ -85,6 +91,11 @@ def browse(
         except AttachmentLost:
             continue
         return found, following if following > start else -1
+
+
+def left_out(queue: str, sequence: int) -> None:
+    """Say which message of a queue is not among those that were asked for."""
+    log.warning("queue %s: message %d is left out, its body is damaged; see `warren check`", shown(queue), sequence)
 
 
 def handle_deliveries(client: Client, handle: _core.QueueHandle, rows: bytes) -> list[Message | None]:

@@ -691,12 +691,13 @@ class Queue:
 
         They come in the order in which they were published, whatever their priority; one that was returned, or whose
         delay is over, at its old place. What is unacked, delayed or expired is left out, as a consumer would not get it
-        now; `depth()` counts expired ones until they are removed. Messages delivered ahead: as for depth().
+        now; `depth()` counts expired ones until they are removed. Messages delivered ahead: as for depth(). One whose
+        body is damaged is left out, with a warning of the logger `warren.client`.
         """
         self._put_back()
         return list(self._browse(checked_count(max, "max", 0)))
 
-    def _browse(self, max: int, unreadable: Callable[[int], object] = lambda _sequence: None) -> Iterator[Message]:
+    def _browse(self, max: int, unreadable: Callable[[int], object] | None = None) -> Iterator[Message]:
         if not self._handle.usable:
             self._renew()
         left, at = max, 0
