@@ -72,7 +72,7 @@ class Mailbox:
             for _turn in range(AHEAD_MAX):
                 try:
                     payload = self._socket.recv(1 + MESSAGE_BYTES_MAX + 1)
-                except (BlockingIOError, InterruptedError):
+                except OSError:  # none is there; or the system is short of memory, and select tells again
                     break
                 with contextlib.suppress(msgspec.MsgspecError, RecursionError, ValueError):
                     message = msgspec.msgpack.decode(payload[1:]) if len(payload) <= 1 + MESSAGE_BYTES_MAX else None

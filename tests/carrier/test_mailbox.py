@@ -3,6 +3,7 @@
 Method: one mailbox; senders of this and of a killed process; a full one; bytes that are no message.
 """
 
+import errno
 import os
 import select
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,6 +97,18 @@ def test_nonsense_is_dropped(box: Mailbox, tmp_path: Path, nonsense: bytes) -> N
     post(tmp_path, "test", "good")
     assert box.receive() == {"kind": "good"}
     assert box.receive() is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM, errno.ECONNRESET])
+def test_a_system_that_refuses_costs_no_message(box: Mailbox, tmp_path: Path, number: int) -> None:
+    """The receiver lives on, and is told again."""
+    post(tmp_path, "test", "good")
+    real = box._socket
+    box._socket = Mock(recv=Mock(side_effect=OSError(number, os.strerror(number))))
+    assert box.receive() is None
+    box._socket = real
+    assert select.select([box.fileno()], [], [], 5)[0]
+    assert box.receive() == {"kind": "good"}
 
 
 def test_a_message_that_is_too_long_is_refused(box: Mailbox, tmp_path: Path) -> None:

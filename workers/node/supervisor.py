@@ -466,7 +466,7 @@ class Supervisor:
         self._signals.append(number)
 
     def _drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # none is there; or the system is short of memory, and select tells again
             while self._wake_read.recv(4096):
                 pass
 
