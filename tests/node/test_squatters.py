@@ -8,13 +8,11 @@ consumes all the while. A key and a superblock's name that are drawn twice are p
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from warren.engine.catalog.node_directory import NodeDirectory
@@ -25,11 +23,11 @@ from warren.workers.node import cold_start
 from warren.workers.process import shared_objects
 
 from support import users
-from support.users import EVE, User
-from support.waiting import wait_until
+from support.users import User
+from support.waiting import kill, wait_until
 
-#: of this process alone: other lanes look at what theirs have
-ALICE = User(600_000 + os.getpid() % 400_000)
+#: of this process alone: other lanes look at what theirs have, and each start of a node removes what is left of theirs
+ALICE, EVE = (User(first + os.getpid() % 400_000) for first in (600_000, 1_000_000))
 pytestmark = pytest.mark.skipif(bool(why := users.why_not()), reason=why)
 
 #: makes what is given, as far as it can be made, and says when it is done; what it made goes when its input ends
@@ -124,8 +122,7 @@ def processes(directory: Path) -> dict[str, int]:
 
 def killed_and_back(directory: Path, role: str) -> None:
     pid = processes(directory)[role]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 60, what="its death")
+    kill(pid)
     wait_until(lambda: processes(directory)[role] not in (0, pid), 120, what=f"the next {role}")
     published_and_consumed(directory)
 
@@ -160,8 +157,7 @@ def test_a_node_lives_beside_a_squatter(home: Path) -> None:
         published_and_consumed(directory)
         _pid, code, said = users.warren(ALICE, "status", "--json", directory)
         assert f"user {EVE.uid}" in said, "whose the names are that were passed by"
-        for pid in sorted(set(processes(directory).values()) - {0}):
-            os.kill(pid, signal.SIGKILL)
+        kill(*set(processes(directory).values()) - {0})
         stack.enter_context(squatting(prefix_of(directory)))
         _pid, code, said = users.warren(ALICE, "up", "--detach", directory)
         assert code == 0, said
