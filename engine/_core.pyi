@@ -1655,7 +1655,7 @@ def topics_examine(
     progress: Callable[[int], object],
     /,
 ) -> tuple[
-    list[tuple[int, int, int, bool]], list[tuple[str, int, int, str]], dict[str, int], list[tuple[int, int, int]]
+    list[tuple[int, int, int, bool]], list[tuple[str, int, int, str]], dict[str, int], list[tuple[int, int, int, int]]
 ]:
     """Read the log, the consume queues and the key index below `root` (engine/topics/examine.h). `bases`: of the first
     file of each part of the log that has no gap. `topics`: (id, name, queues). `synced`: newest file of the index and
@@ -1663,7 +1663,8 @@ def topics_examine(
 
     Of each part (where it ends, number and newest store time of its last commit, whether no commit lies behind); what
     is wrong: (file, how much of it, place of the first, why); counts; minima of queues that checkpoint and log told,
-    where they are not 0: (topic, queue, offset). Raises OSError.
+    where they are not 0: (topic, queue, minimum, the first offset below it that the log has, else the minimum). Raises
+    OSError.
     """
 
 def topics_rebuild(
@@ -1680,6 +1681,30 @@ def topics_rebuild(
     /,
 ) -> tuple[int, int]:
     """Make consume queues, key index and checkpoint again from the log: messages, keys. Raises OSError."""
+
+def topics_newest(
+    root: int,
+    node: bytes,
+    boot: bytes,
+    log_file_bytes: int,
+    consume_queue_entries: int,
+    index_slots: int,
+    index_entries: int,
+    topic: int,
+    name: bytes,
+    queue: int,
+    end: int,
+    first: int,
+    old: int,
+    to: int,
+    made: int,
+    progress: Callable[[int], object],
+    /,
+) -> tuple[int, int]:
+    """The file of the newest messages of a queue below the offset `end`, made again into the descriptor `to`: from the
+    log, whose first file begins at `first`, and from what the file `old` (a descriptor; -1: none) has of before.
+    Returns how many messages, and the first offset that the log has. Raises OSError; EUCLEAN: log or file are damaged.
+    """
 
 def topics_survey(
     root: int,

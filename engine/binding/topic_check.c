@@ -1,6 +1,8 @@
 /* Topics' files with nobody serving them, or beside who does: examine, make again what is derived, and the checkpoint. The policy:
  * engine/topics/check.py. All but topics_snapshot take (root, node, boot, log_file_bytes, consume_queue_entries, index_slots, index_entries) first. */
 #include "binding/arguments.h"
+#include "binding/compacted_files.h"
+#include "topics/compact.h"
 #include "topics/examine.h"
 #include "topics/folder.h"
 #include "topics/half_table.h"
@@ -111,7 +113,7 @@ static PyObject *counts_of(const wr_examine *examine) {
                          (unsigned long long)c->missing);
 }
 
-/* Of the queues of these topics: (topic, queue, minimum), where that is not 0. */
+/* Of the queues of these topics: (topic, queue, minimum, the first offset that is in the log), where the minimum is not 0. */
 static PyObject *minima_of(const wr_examine *examine, PyObject *tuple) {
     uint32_t n;
     wr_dispatch_topic *topics = topics_of(tuple, &n);
@@ -120,7 +122,8 @@ static PyObject *minima_of(const wr_examine *examine, PyObject *tuple) {
         for (uint32_t queue = 0; list && queue < topics[i].queues_n; queue++) {
             const uint64_t minimum = wr_examine_told(examine, topics[i].id, queue);
             if (!minimum) continue;
-            PyObject *item = Py_BuildValue("(IIK)", topics[i].id, queue, (unsigned long long)minimum);
+            const uint64_t from = wr_examine_log_from(examine, topics[i].id, queue);
+            PyObject *item = Py_BuildValue("(IIKK)", topics[i].id, queue, (unsigned long long)minimum, (unsigned long long)(from < minimum ? from : minimum));
             if (!item || PyList_Append(list, item)) Py_CLEAR(list);
             Py_XDECREF(item);
         }
@@ -227,6 +230,44 @@ static PyObject *topics_rebuild(PyObject *module, PyObject *const *args, Py_ssiz
     PyEval_RestoreThread(c.thread);
     PyMem_Free(topics);
     return error ? failed(error) : Py_BuildValue("(KK)", (unsigned long long)counts.units, (unsigned long long)counts.keys);
+}
+
+/* topics_newest(place, topic, name, queue, end, first, old, to, made, progress): the file of the newest messages of a queue below `end`, made again from
+ * the log, whose first file begins at `first`, and from what the old file (its descriptor; -1: none) has of before: (messages, the first offset that the
+ * log has). Raises OSError; EUCLEAN: the log or the old file is damaged. */
+static PyObject *topics_newest(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    WR_ARGUMENTS(PLACE + 9, "place, topic, name, queue, end, first, old, to, made, progress");
+    call c = {.progress = args[PLACE + 8]};
+    uint64_t topic, queue, to;
+    wr_compact_files files = {.progress = tell, .context = &c};
+    wr_compact_job job = {.files = &files, .synced = UINT64_MAX, .keys_max = UINT64_MAX, .tombstone_ms = UINT64_MAX, .io = &wr_commit_io_system};
+    Py_ssize_t name_n;
+    char *name;
+    if (place_of(args, &c.place) || number_of(args[PLACE], 32, "topic", &topic) || PyBytes_AsStringAndSize(args[PLACE + 1], &name, &name_n) ||
+        number_of(args[PLACE + 2], 16, "queue", &queue) || number_of(args[PLACE + 3], 64, "end", &job.end) ||
+        number_of(args[PLACE + 4], 64, "first", &files.first) || number_of(args[PLACE + 6], 31, "to", &to) ||
+        number_of(args[PLACE + 7], 64, "made", &job.now))
+        return NULL;
+    const long old = PyLong_AsLong(args[PLACE + 5]);
+    if (PyErr_Occurred()) return NULL;
+    files.root = c.place.root;
+    files.file_bytes = c.place.log_file_bytes;
+    files.topic = (uint32_t)topic;
+    files.name = name;
+    files.name_n = (uint32_t)name_n;
+    job.queue = (uint32_t)queue;
+    job.fd = (int)to;
+    memcpy(job.node, c.place.node, sizeof job.node);
+    if (old >= 0 && !(job.old = wr_compacted_taken((int)old, job.node, files.topic, job.queue))) return NULL;
+    wr_compact_result result;
+    c.thread = PyEval_SaveThread();
+    int error = wr_compact(&job, &result);
+    wr_compacted_close(job.old);
+    PyEval_RestoreThread(c.thread);
+    if (error == EUCLEAN) return raise_errno(error, *result.wrong ? result.wrong : "the log is damaged");
+    if (error) return failed(error);
+    return Py_BuildValue("(KK)", (unsigned long long)result.records_n, (unsigned long long)(result.first < job.end ? result.first : job.end));
 }
 
 /* ---- the checkpoint ---- */
@@ -400,6 +441,7 @@ static PyMethodDef methods[] = {
     {"topics_rebuild", (PyCFunction)(void *)topics_rebuild, METH_FASTCALL, NULL},
     {"topics_survey", (PyCFunction)(void *)topics_survey, METH_FASTCALL, NULL},
     {"topics_next_commit", (PyCFunction)(void *)topics_next_commit, METH_FASTCALL, NULL},
+    {"topics_newest", (PyCFunction)(void *)topics_newest, METH_FASTCALL, NULL},
     {"topics_preview", (PyCFunction)(void *)topics_preview, METH_FASTCALL, NULL},
     {"topics_checkpoint", (PyCFunction)(void *)topics_checkpoint, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

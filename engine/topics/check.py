@@ -106,7 +106,12 @@ class TopicsCheck:
             ends, wrongs, counts, told = _core.topics_examine(
                 *place, self._topics, limit, synced, tuple(self._runs(bases)), tell
             )
-            self.found += self._compacted.examine({(topic, queue): minimum for topic, queue, minimum in told})
+            whole = len(ends) == 1 and not any(wrong[0].startswith("commitlog/") for wrong in wrongs)
+            self.found += self._compacted.examine(
+                {(topic, queue): (least, first if whole else least) for topic, queue, least, first in told}
+            )
+            for path, made in self._compacted.larger.items():
+                self._check_size(path, COMPACTED, made, AGAIN)
             first = min(bases[0], counts["first"]) if bases else 0  # one that somebody removed is to be put back
             self.found += self._snapshots.examine(first, ends[-1][0] if counts["commits"] else 0)
         self._sum_up(counts)
@@ -406,8 +411,10 @@ class TopicsCheck:
         kept = self._cut_larger()
         if kept:
             found = self.examine(progress)
-        with atomic_file.explained(f"cannot repair {self.folder.path}"):
-            kept += self._compacted.repair()
+        with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
+            bases = self._bases()
+            end = bases[-1] + self._settings.log_file_bytes if bases else 0
+            kept += self._compacted.repair(place, bases[0] if bases else 0, self._teller(progress, end))
         problems = [item for item in found if item.problem and item.kind != COMPACTED]
         if any(item.kind == "log" for item in problems):  # a backup of it may have what a snapshot lacks
             return kept
@@ -420,10 +427,13 @@ class TopicsCheck:
                 kept.append(f"{path} was no file, or no folder, of Warren's: moved to {foreign.set_aside(path).name}")
         return [*kept, self._make_again(progress)]
 
+    def _bases(self) -> list[int]:
+        return sorted(int(path.name) for path in self._listed(self.folder.log, foreign.POSITION))
+
     def _make_again(self, progress: Progress) -> str:
         """Make again what is derived from the log. Returns what was done. Raises StoreError."""
         with atomic_file.explained(f"cannot repair {self.folder.path}"), self._opened() as place:
-            bases = sorted(int(path.name) for path in self._listed(self.folder.log, foreign.POSITION))
+            bases = self._bases()
             end = bases[-1] + self._settings.log_file_bytes if bases else 0
             first = bases[0] if bases else 0
             units, keys = _core.topics_rebuild(*place, self._topics, first, self._teller(progress, end))

@@ -4,14 +4,18 @@
 #include "kernel/map.h"
 #include "topics/hash.h"
 #include "topics/key_digest.h"
+#include "topics/log_search.h"
 #include "topics/properties.h"
 #include "topics/read.h"
+#include "topics/system_topics.h"
+#include <errno.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <time.h>
 
 #define RECORDS_AT_ONCE 4096u
 #define BYTES_AT_ONCE (1u << 20)
+#define TELL_BYTES (16ull << 20)
 #define PAUSE_NS 50000000ull /* `stop` is looked at so often */
 
 typedef struct {
@@ -62,9 +66,59 @@ static int why(a_pass *p, const wr_topic_damage *damage) {
     return EUCLEAN;
 }
 
+typedef struct {
+    a_pass *pass;
+    each take;
+    uint64_t told;
+} a_walk;
+
+static int open_log(void *context, uint64_t base) { return wr_log_open_file(((const a_walk *)context)->pass->job->files->root, base, false); }
+
+/* Is it a message of the queue? */
+static bool is_wanted(const a_pass *p, const wr_record *r, const uint8_t *bytes) {
+    const uint32_t kind = r->sys_flag & WR_SYS_TRANSACTION_MASK;
+    return r->flag == p->job->files->topic && r->queue_id == p->job->queue && r->queue_offset >= p->job->from && r->queue_offset < p->end &&
+           kind != WR_SYS_PREPARED && kind != WR_SYS_ROLLBACK && !wr_system_is(bytes + r->topic_at, r->topic_length);
+}
+
+static int take_commit(void *context, const uint8_t *bytes, uint64_t n, const wr_commit_head *head, const uint8_t *marks) {
+    (void)marks;
+    a_walk *w = context;
+    a_pass *p = w->pass;
+    const wr_compact_files *files = p->job->files;
+    const uint64_t records_n = n - wr_commit_record_bytes(head->marks_n);
+    wr_record record;
+    bool over = false;
+    int error = 0;
+    for (uint64_t at = 0; !error && at < records_n; at += record.size) {
+        if (wr_record_scan(bytes + at, n - at, head->from + at, 0, &record) != WR_SCAN_RECORD) return EUCLEAN;
+        if (!is_wanted(p, &record, bytes + at)) continue;
+        if (record.queue_offset < p->result->first) p->result->first = record.queue_offset;
+        error = w->take(p, &record, bytes + at, &over);
+    }
+    if (error || head->from - w->told < TELL_BYTES) return error;
+    w->told = head->from;
+    return files->progress(files->context, head->from);
+}
+
+/* The same from the files. EUCLEAN: the log is damaged. */
+static int each_of_files(a_pass *p, each take) {
+    static const wr_log_visitor visitor = {open_log, take_commit};
+    const wr_compact_files *files = p->job->files;
+    a_walk walk = {p, take, files->first};
+    wr_commit_head after = {.number = 0};
+    wr_log_end end;
+    memcpy(after.origin.node, p->job->node, sizeof after.origin.node);
+    int error = wr_log_before(&visitor, &walk, files->file_bytes, files->first, &after);
+    if (!error) error = wr_log_walk(&visitor, &walk, files->file_bytes, files->first, &after, &end);
+    if (error) return error == ENOENT ? 0 : error; /* there is no commit */
+    return end.damaged || end.foreign ? EUCLEAN : 0;
+}
+
 /* All records from job->from on, below p->end, until one says that it is over. */
 static int each_of_log(a_pass *p, each take) {
     const wr_compact_job *job = p->job;
+    if (job->files) return each_of_files(p, take);
     uint64_t at = job->from;
     bool over = false;
     int error = 0;
@@ -144,6 +198,7 @@ static int copy_old(a_pass *p) {
             return EUCLEAN;
         }
         if (code != WR_COMPACTED_FOUND) return error;
+        if (p->job->files && record.queue_offset >= p->result->first) return 0; /* the log has it, too */
         n += record.size;
         p->result->read_bytes += record.size;
         const bool tombstone = !record.body_length;
@@ -162,13 +217,15 @@ static int copy_old(a_pass *p) {
 
 static int run(a_pass *p) {
     const wr_compact_job *job = p->job;
-    if (job->old && job->old->id.end != job->from) return EINVAL;
+    if (job->old && !job->files && job->old->id.end != job->from) return EINVAL;
     if (getrandom(p->secret, sizeof p->secret, 0) != sizeof p->secret) return errno ? errno : EIO;
     int error = each_of_log(p, note);
     if (error) return error;
-    wr_compacted_id id = {.topic = job->reader->id, .queue = job->queue, .end = p->end, .made = job->now};
+    const wr_compact_files *files = job->files;
+    wr_compacted_id id = {.topic = files ? files->topic : job->reader->id, .queue = job->queue, .end = p->end, .made = job->now};
     memcpy(id.node, job->node, 16);
-    wr_compacted_begin(&p->writer, job->fd, &id, wr_key_hash_topic(job->reader->name, job->reader->name_n), job->io, job->io_context);
+    const uint32_t hash = files ? wr_key_hash_topic((const uint8_t *)files->name, files->name_n) : wr_key_hash_topic(job->reader->name, job->reader->name_n);
+    wr_compacted_begin(&p->writer, job->fd, &id, hash, job->io, job->io_context);
     if (job->old) error = copy_old(p);
     if (!error) error = each_of_log(p, put_newest);
     if (!error) error = wr_compacted_finish(&p->writer, &p->result->size);
@@ -179,7 +236,7 @@ static int run(a_pass *p) {
 
 int wr_compact(const wr_compact_job *job, wr_compact_result *result) {
     a_pass p = {.job = job, .result = result, .end = job->end, .began = wr_now_ns()};
-    *result = (wr_compact_result){0};
+    *result = (wr_compact_result){.first = UINT64_MAX};
     const int error = run(&p);
     wr_map_free(&p.newest);
     return error;

@@ -13,8 +13,19 @@
 #include "topics/compacted.h"
 #include "topics/reader.h"
 
+/* The log from its files alone, of a node that is down: records that no reader sees any more, too. */
 typedef struct {
-    wr_topic_reader *reader;
+    int root;
+    uint64_t file_bytes, first; /* base of its first file */
+    uint32_t topic, name_n;
+    const char *name;
+    int (*progress)(void *context, uint64_t position); /* called now and then; not 0: an errno that ends the pass */
+    void *context;
+} wr_compact_files;
+
+typedef struct {
+    wr_topic_reader *reader; /* NULL: by `files`. The old file then gives what lies before the queue's first record in the log */
+    const wr_compact_files *files;
     uint8_t node[16];
     uint32_t queue;
     wr_compacted *old;       /* NULL: there is none yet. The queue's minimum is its end */
@@ -34,6 +45,7 @@ typedef struct {
 
 typedef struct {
     uint64_t end;     /* of the new file */
+    uint64_t first;   /* offset of the first record that was read from the log; UINT64_MAX: there was none */
     uint64_t size;    /* its bytes */
     uint64_t records_n, gone_n; /* that are in it; that were read, and are not */
     uint64_t read_bytes;        /* of records */

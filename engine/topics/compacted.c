@@ -256,7 +256,8 @@ static const char *take_head(wr_compacted *f, const uint8_t *head, const uint8_t
     f->records_n = wr_get64(head + WR_COMPACTED_AT_RECORDS_N);
     f->blocks_n = wr_get64(head + WR_COMPACTED_AT_BLOCKS_N);
     f->tombstones_n = wr_get64(head + WR_COMPACTED_AT_TOMBSTONES_N);
-    if (wr_get64(head + WR_COMPACTED_AT_BYTES) != f->size) return "it has another size";
+    if (wr_get64(head + WR_COMPACTED_AT_BYTES) > f->size) return "it was cut";
+    f->size = wr_get64(head + WR_COMPACTED_AT_BYTES); /* what somebody appended is never read */
     const uint64_t most = f->size / 4; /* nothing that is counted is smaller: no sum below can overflow */
     if (f->size > INT64_MAX / 16 || f->keys_n > most || f->blocks_n > most || f->tombstones_n > most || f->keys_at > f->size ||
         f->keys_at < WR_COMPACTED_SIZE ||

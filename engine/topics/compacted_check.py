@@ -1,9 +1,10 @@
 """`warren check` of the files of newest messages of compacted topics, and their repair
 (docs/design/029-compaction.md §6).
 
-No other file has what lies in them, so a damaged part is lost. `repair` writes the sound messages of a damaged file
-into another one and sets the damaged one aside. What is missing altogether it writes down in the quarantine's report,
-and makes a file that has nothing: then readers go on at the minimum.
+What lies in them and in the log no more is in no other file. `repair` writes the sound messages of a damaged file into
+another one and sets the damaged one aside. Then it makes the file again from the log, as far as that reaches back: all
+of it, when no file of the log was removed yet. What is in neither it writes down in the quarantine's report: readers go
+on behind it.
 
 Order of a repair: the new file written and synced, the damaged one linked into the quarantine and that synced, then the
 new one renamed over it and the folder synced. A kill anywhere leaves a file with all that is sound at its place. What
@@ -16,7 +17,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -28,6 +29,7 @@ from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted
 from warren.engine.topics import foreign
 from warren.engine.topics.found import Found
+from warren.engine.topics.log_loss import Place
 from warren.engine.topics.newest_files import gap_of
 from warren.ipc import access
 
@@ -35,8 +37,9 @@ KIND = "compacted"
 PARTS_MAX = 10  #: damaged places of a file that are named
 _ALONE = "does not belong here; it is left alone"
 
-#: lowest offset of a queue that is in the log, by topic and queue; 0 where none is told
-Minima = Mapping[tuple[int, int], int]
+#: by topic and queue: the minimum that log and checkpoint tell, and the first offset that the log has, if that is below
+Minima = Mapping[tuple[int, int], tuple[int, int]]
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ class _Wrong:
     reason: str
 
     @classmethod
-    def of(cls, minimum: int, at: int, first: int, next: int, reason: str) -> Self:
-        """What lies at the minimum or behind it, the log has, too. 0: it is not known."""
-        return cls(at, first, max(first, min(next, minimum)) if minimum else next, reason)
+    def of(cls, log_from: int | None, at: int, first: int, next: int, reason: str) -> Self:
+        """What lies at `log_from` or behind it, the log has, too. None: it is not known."""
+        return cls(at, first, next if log_from is None else max(first, min(next, log_from)), reason)
 
     @property
     def text(self) -> str:
@@ -67,6 +70,7 @@ class _File:
     topic: int
     queue: int
     minimum: int
+    log_from: int  #: the first offset below the minimum that the log has, else the minimum
     there: bool = False
     bytes: int = 0
     end: int = 0
@@ -86,11 +90,14 @@ class _File:
         return min(self.end, self.minimum or self.end)
 
     @property
-    def gap(self) -> str:
-        """Which messages should be in it, and are not because it is another file than was written last."""
-        if self.end >= self.minimum:
-            return ""
-        return gap_of(self.end, self.minimum)
+    def gap(self) -> bool:
+        """Whether it is another file than was written last, or none: messages below the minimum are not in it."""
+        return self.end < self.minimum
+
+    @property
+    def gone(self) -> str:
+        """Of a gap: what is in no file; "": the log has all of it."""
+        return gap_of(self.end, self.log_from) if self.end < self.log_from else ""
 
     @property
     def places(self) -> str:
@@ -117,6 +124,7 @@ class CompactedCheck:
         self.topics = topics
         self._running = running
         self._files: list[_File] = []
+        self.larger: dict[Path, int] = {}  #: files that somebody appended to, and how large they were made
 
     # -- look ---------------------------------------------------------------------------------------------------
 
@@ -125,30 +133,31 @@ class CompactedCheck:
         they do. Raises OSError.
         """
         yield from self._strangers()
-        self._files = []
+        self._files, self.larger = [], {}
         for id, (name, queues) in sorted(self.topics.items()):
             for queue in range(queues):
-                file = self._look(id, queue, name, minima.get((id, queue), 0))
+                file = self._look(id, queue, name, *minima.get((id, queue), (0, 0)))
                 self._files.append(file)
                 if file.there or file.gap:
                     yield self._found(file)
 
     def _found(self, file: _File) -> Found:
         found = Found(file.path, KIND, file.bytes, file.sound)
-        problems = []
-        if file.unusable:
-            problems.append(f"{file.unusable}: nothing of it can be read; `warren check --repair` sets it aside")
-        if file.wrongs:
-            problems.append(f"{file.places}; {file.cost}; `warren check --repair` keeps what is sound")
-        if file.gap and not file.unusable:
-            what = f"ends at offset {file.end:,}: it is an older copy" if file.there else "is missing"
-            problems.append(
-                f"{what}; {file.gap}; no other file has them: does a backup of the folder of topics? `warren check "
-                "--repair` goes on without them"
+        if file.gap:
+            what = file.unusable or (
+                f"ends at offset {file.end:,}: it is an older copy" if file.there else "is missing"
             )
-        elif file.gap:
-            problems.append(file.gap)
-        found.problem = "; ".join(problems)
+            repair = "`warren check --repair` makes it again"
+            if file.gone:
+                found.problem = (
+                    f"{what}; {file.gone}; does a backup of the folder of topics have them? {repair} without"
+                )
+            else:
+                found.problem = f"{what}; the log has what it lacks: {repair}, and no message is lost"
+        elif file.unusable:
+            found.problem = f"{file.unusable}; the log has all that was in it; `warren check --repair` sets it aside"
+        elif file.wrongs:
+            found.problem = f"{file.places}; {file.cost}; `warren check --repair` keeps what is sound"
         return found
 
     def _name(self, file: _File) -> str:
@@ -175,8 +184,8 @@ class CompactedCheck:
             note = "was being made when its process died; the file that it was to replace counts"
             yield Found(path, "unfinished", note=note)
 
-    def _look(self, topic: int, queue: int, name: bytes, minimum: int) -> _File:
-        file = _File(self._folder.compacted / str(topic) / str(queue), topic, queue, minimum)
+    def _look(self, topic: int, queue: int, name: bytes, minimum: int, log_from: int) -> _File:
+        file = _File(self._folder.compacted / str(topic) / str(queue), topic, queue, minimum, log_from)
         if not file.path.is_file():
             return file
         try:
@@ -188,8 +197,10 @@ class CompactedCheck:
             file.bytes = os.fstat(descriptor).st_size
             head = _core.compacted_look(descriptor, self._node, topic, queue)
             file.end, file.records = head["end"], head["records"]
+            if file.bytes > head["bytes"]:
+                self.larger[file.path] = head["bytes"]
             file.sound, wrongs = _core.compacted_check(descriptor, self._node, topic, queue, name, -1, 0, 0)
-            file.wrongs = [_Wrong.of(minimum, *wrong) for wrong in wrongs]
+            file.wrongs = [_Wrong.of(log_from if minimum else None, *wrong) for wrong in wrongs]
         except OSError as error:
             if error.errno not in (errno.EUCLEAN, errno.EIO):
                 raise
@@ -200,25 +211,26 @@ class CompactedCheck:
 
     # -- repair -------------------------------------------------------------------------------------------------
 
-    def repair(self) -> list[str]:
-        """Repair what the last look found. Returns what was done. Raises OSError, StoreError."""
+    def repair(self, place: Place, first: int, progress: Progress) -> list[str]:
+        """Repair what the last look found. `first`: where the first file of the log begins. Returns what was done.
+        Raises OSError, StoreError.
+        """
         done = []
         for file in self._files:
-            if file.unusable:
+            if file.unusable or (file.gap and file.there and file.gone):  # what an older copy has may be replaced
                 done.append(self._set_aside(file))
-            elif file.wrongs and not file.gap:
+            elif file.wrongs:
                 done.append(self._rewrite(file))
-            if file.gap and file.there and not file.unusable:  # what it has may have been replaced since
-                done.append(self._set_aside(file))
-            if file.gap:
-                done.append(self._give_up(file))
+            if file.gap or (file.wrongs and file.log_from < file.minimum):
+                done.append(self._make_again(file, place, first, progress))
         return done
 
-    def _give_up(self, file: _File) -> str:
-        """Write down what is gone, and make a file that has nothing."""
+    def _make_again(self, file: _File, place: Place, first: int, progress: Progress) -> str:
+        """Take from the log what it has. What no file has is written down before."""
         root, name = self._folder.path, self._name(file)
-        gone = quarantine.Entry(name, 0, 0, gap_of(0, file.minimum), None)
-        if not quarantine.note(root, gone) and not quarantine.is_reported(root, gone):
+        lost = file.gone if file.gap else ""
+        gone = quarantine.Entry(name, 0, 0, lost, None)
+        if lost and not quarantine.note(root, gone) and not quarantine.is_reported(root, gone):
             raise StoreError(
                 f"cannot write {root / quarantine.QUARANTINE / quarantine.REPORT}: free some space and try again"
             )
@@ -226,15 +238,27 @@ class CompactedCheck:
             self._set_aside(file)
         new = file.path.with_name(file.path.name + atomic_file.NEW_SUFFIX)
         atomic_file.make_directories(file.path.parent)
-        with self._made(new) as to:
-            of = self._node, file.topic, file.queue, self.topics[file.topic][0]
-            _core.compacted_empty(to, *of, file.minimum, time.time_ns() // 1_000_000)
+        topic, made = self.topics[file.topic][0], time.time_ns() // 1_000_000
+        with contextlib.ExitStack() as stack:
+            old = -1
+            if file.there and not file.unusable and not lost:
+                old = data_files.open(file.path, os.O_RDONLY)
+                stack.callback(os.close, old)
+            to = stack.enter_context(self._made(new))
+            if file.log_from < file.minimum:
+                records, _from = _core.topics_newest(
+                    *place, file.topic, topic, file.queue, file.minimum, first, old, to, made, progress
+                )
+            else:
+                records = 0
+                _core.compacted_empty(to, self._node, file.topic, file.queue, topic, file.minimum, made)
         data_files.rename(new, file.path)
         atomic_file.sync_directory(file.path.parent)
-        return (
-            f"{file.path}: {file.gap}; written down in {quarantine.QUARANTINE}/{quarantine.REPORT}; readers go on at "
-            f"offset {file.minimum:,}"
-        )
+        done = f"{file.path}: made again, with {counted(records, 'message')}"
+        if not lost:
+            return f"{done}, from what the log has"
+        report = f"{quarantine.QUARANTINE}/{quarantine.REPORT}"
+        return f"{done}; {lost}; written down in {report}; readers go on at offset {file.log_from:,}"
 
     @staticmethod
     @contextlib.contextmanager
@@ -247,11 +271,11 @@ class CompactedCheck:
             os.close(to)
 
     def _set_aside(self, file: _File) -> str:
-        why = file.unusable or f"an older copy: {file.gap}"
+        why = file.unusable or f"an older copy, which ends at offset {file.end:,}"
         target = quarantine.move(self._folder.path, file.path, why)
         if target is None:
             raise StoreError(f"cannot move {file.path} to the quarantine: free some space and try again")
-        return f"{file.path}: {why}; moved to {target}, and how many messages that cost nobody can say"
+        return f"{file.path}: {why}; moved to {target}"
 
     def _rewrite(self, file: _File) -> str:
         """The sound messages of a damaged file in another one in its place."""

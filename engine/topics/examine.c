@@ -28,6 +28,7 @@ typedef struct {
     uint64_t minimum;  /* by the checkpoint */
     uint64_t told;     /* minimum by the checkpoint, or by bounds */
     bool known;        /* something says what `next` is */
+    uint64_t log_from; /* 1 more than the offset of the first record that was seen; 0: none was */
     wr_unit *units;    /* in memory, from `from` on */
     uint64_t from;
     uint32_t units_n;
@@ -176,6 +177,11 @@ uint64_t wr_examine_told(const wr_examine *e, uint32_t id, uint32_t queue) {
     return row ? row->told : 0;
 }
 
+uint64_t wr_examine_log_from(const wr_examine *e, uint32_t id, uint32_t queue) {
+    const a_row *row = row_of(e, id, queue);
+    return row && row->log_from ? row->log_from - 1 : UINT64_MAX;
+}
+
 void wr_examine_first(wr_examine *e, uint64_t first) {
     if (first > e->counts.first) e->counts.first = first;
     if (first > e->keys_from) e->keys_from = first;
@@ -246,6 +252,7 @@ static int examine_unit(wr_examine *e, const a_topic *topic, const wr_record *r,
     const bool begins = !row->known && e->base; /* what lay in files before is gone, and whether it should be says the first bounds */
     const uint64_t next = row->next > row->minimum ? row->next : row->minimum;
     const bool any = row->any;
+    if (!row->log_from) row->log_from = r->queue_offset + 1;
     if (r->queue_offset > row->next && !begins) e->counts.missing += r->queue_offset - row->next;
     row->next = r->queue_offset + 1;
     row->any = row->known = true;

@@ -51,6 +51,8 @@ int wr_examine_finish(wr_examine *examine);
 const wr_examine_counts *wr_examine_counted(const wr_examine *examine);
 /* The highest minimum of a queue that checkpoint or log told; 0: none, or there is no such queue. */
 uint64_t wr_examine_told(const wr_examine *examine, uint32_t id, uint32_t queue);
+/* The offset of the first record of a queue that is in the log; UINT64_MAX: none is. */
+uint64_t wr_examine_log_from(const wr_examine *examine, uint32_t id, uint32_t queue);
 /* What was found so far. */
 const wr_examine_wrong *wr_examine_found(const wr_examine *examine, uint32_t *n);
 

@@ -8,7 +8,7 @@ left is what the file held before, less the damaged block.
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from warren.engine.errors import StoreError
 from warren.engine.kernel import data_files, quarantine
 from warren.engine.topics import bounds
 from warren.engine.topics.check import TopicsCheck
-from warren.engine.topics.compacted_check import CompactedCheck
+from warren.engine.topics.compacted_check import CompactedCheck, Minima
 from warren.engine.topics.formats import BOUNDS_TOPIC
 from warren.engine.topics.found import Found
 from warren.engine.topics.names import node_bytes
@@ -107,6 +107,28 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.close(old)
     assert life.stop()
     return path
+
+
+#: where a log would be, if it were wanted
+NOWHERE = (0, bytes(16), bytes(16), 1, 1, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def log_begins_behind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the files of the log that have what is below the minimum had gone, unless a test wants them."""
+    if "log" in request.fixturenames:
+        return
+    examine = CompactedCheck.examine
+
+    def examined(check: CompactedCheck, minima: Minima) -> Iterator[Found]:
+        return examine(check, {queue: (minimum, minimum) for queue, (minimum, _log) in minima.items()})
+
+    monkeypatch.setattr(CompactedCheck, "examine", examined)
+
+
+@pytest.fixture
+def log() -> None:
+    """The log has all that it ever had."""
 
 
 @dataclass
@@ -240,10 +262,10 @@ def test_what_the_log_has_too_is_not_given_up(case: Case) -> None:
     check = CompactedCheck(
         case.node.folder, node_bytes(case.node.superblock.node_id), {7: (b"flights", 2)}, running=False
     )
-    (problem,) = problems(list(check.examine({(7, 0): minimum, (7, 1): minimum}))).values()
+    (problem,) = problems(list(check.examine({(7, 0): (minimum, minimum), (7, 1): (minimum, minimum)}))).values()
     assert "1 damaged place" in problem
     assert "no message is lost" in problem
-    assert check.repair()
+    assert check.repair(NOWHERE, 0, print)
     left = decode(case.path.read_bytes())
     assert left.end == minimum
     assert records(left) == [each for block in whole.blocks[:last] for each in block]
@@ -279,7 +301,7 @@ UNUSABLE: dict[str, tuple[Callable[[Case], None], str]] = {
     "magic": (lambda case: case.flip(3), "it is no file of newest records"),
     "places": (lambda case: case.flip(places_of(case.content)["places"] + 5), "its head does not have its checksum"),
     "tombstones": (lambda case: case.flip(len(case.content) - 1), "its head does not have its checksum"),
-    "cut": (lambda case: os.truncate(case.path, len(case.content) - 1), "it has another size"),
+    "cut": (lambda case: os.truncate(case.path, len(case.content) - 1), "it was cut"),
     "cut in its head": (lambda case: os.truncate(case.path, 20), "it is cut"),
     "empty": (lambda case: os.truncate(case.path, 0), "it is cut"),
     "another queue's": (another_queues, "it is another queue's"),
@@ -294,11 +316,11 @@ def test_of_a_file_without_its_head_nothing_can_be_kept(case: Case, how: str) ->
     hurt(case)
     damaged = case.path.read_bytes()
     problem = case.problem
-    assert problem.startswith(f"{reason}: nothing of it can be read")
+    assert problem.startswith(f"{reason}; ")
     assert "messages of offsets 0 to 299 that were kept for readers are gone" in problem
     moved, missing = case.repair()
     assert moved.startswith(f"{case.path}: {reason}; moved to ")
-    assert missing.startswith(f"{case.path}: messages of offsets 0 to 299 ")
+    assert missing.startswith(f"{case.path}: made again, with 0 messages; messages of offsets 0 to 299 ")
     assert (case.node.folder.path / "quarantine" / "compacted-7-0").read_bytes() == damaged
     assert [(entry.moved, entry.messages) for entry in case.entries] == [("compacted-7-0", None), ("", None)]
     case.has_nothing()
@@ -368,7 +390,7 @@ def test_an_older_copy_is_named(case: Case) -> None:
     case.path.write_bytes(older.encode())
     assert case.problem.startswith("ends at offset 200: it is an older copy; messages of offsets 200 to 299 ")
     moved, noted = case.repair()  # what it has may have been replaced, or taken away, since
-    assert "an older copy: messages of offsets 200 to 299" in moved
+    assert "an older copy, which ends at offset 200" in moved
     assert "written down" in noted
     assert (case.node.folder.path / "quarantine" / "compacted-7-0").read_bytes() == older.encode()
     case.has_nothing()
@@ -387,6 +409,47 @@ def test_bounds_in_the_log_tell_the_minimum_without_a_checkpoint(case: Case) -> 
     assert found[case.path].startswith("is missing; messages of offsets 0 to 299 ")
     assert case.path.with_name("1") not in found  # nothing tells
     case.repair()
+
+
+def hidden(case: Case) -> None:
+    case.path.unlink()
+
+
+def older(case: Case) -> None:
+    keep = [block for block in case.whole.blocks if offset_of(block[-1]) < 200]
+    offsets = {offset_of(each) for block in keep for each in block}
+    keys = [key for key in case.whole.keys if key[1] in offsets]
+    since = {offset: since for offset, since in case.whole.since.items() if offset in offsets}
+    case.path.write_bytes(replace(case.whole, end=200, blocks=keep, keys=keys, since=since).encode())
+
+
+def two_blocks(case: Case) -> None:
+    for block in ("block0", "block1"):
+        case.flip(places_of(case.content)[block] + 100)
+
+
+@pytest.mark.parametrize("how", [*UNUSABLE, "missing", "an older copy", "damaged blocks"])
+def test_what_the_log_has_is_taken_from_it(case: Case, log: None, how: str) -> None:
+    """Whatever becomes of the file: of each key the newest message is there again, and nothing is given up."""
+    hurt = {"missing": hidden, "an older copy": older, "damaged blocks": two_blocks}.get(how) or UNUSABLE[how][0]
+    hurt(case)
+    assert "messages of offsets" not in case.problem
+    done = case.repair()
+    assert any("made again" in line and "from what the log has" in line for line in done), done
+    assert problems(case.look()) == {}
+    made = decode(case.path.read_bytes())
+    assert (made.end, records(made), made.keys) == (END, records(case.whole), case.whole.keys)
+    assert not any(entry.messages is None and not entry.moved for entry in case.entries), "nothing is gone"
+    assert checking(case.node).repair() == []
+
+
+def test_what_somebody_appended_is_cut_off(case: Case) -> None:
+    with case.path.open("ab") as file:
+        file.write(b"x")
+    assert "somebody appended 1 byte to it, which nothing reads" in case.problem
+    (done,) = case.repair()
+    assert done == f"{case.path}: 1 byte that somebody had appended, cut off"
+    assert case.path.read_bytes() == case.content
 
 
 def test_what_does_not_belong_there_is_noted(case: Case) -> None:
@@ -573,6 +636,6 @@ def test_a_file_that_changes_meanwhile_stays(case: Case) -> None:
     list(found.examine({}))
     case.path.write_bytes(case.content)
     with pytest.raises(StoreError, match="changed while it was repaired"):
-        found.repair()
+        found.repair(NOWHERE, 0, print)
     assert case.path.read_bytes() == case.content
     assert not case.path.with_name("0.new").exists()

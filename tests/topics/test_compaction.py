@@ -390,8 +390,8 @@ def test_a_bad_file_is_said_and_nothing_more_is_lost(node: TopicNode, writer: Wr
     assert life.stop()
     of = {NEWEST.id: (NEWEST.name.encode(), NEWEST.queues)}
     check = CompactedCheck(node.folder, node_bytes(node.superblock.node_id), of, running=False)
-    list(check.examine({(1, 0): minimum}))
-    check.repair()  # which gives it up
+    list(check.examine({(1, 0): (minimum, minimum)}))  # the log has nothing of it
+    check.repair((0, bytes(16), bytes(16), 1, 1, 1, 2), 0, print)  # which gives it up
     life = node.life()
     life.compact(2)
     assert life.row(1, 0)["minimum"] > minimum  # type: ignore[index]
