@@ -1161,7 +1161,8 @@ class TopicServer:
         """What the log is, from its file `first` on at most, before anything is written: `checkpoint`, its kind;
         `stranger`, the node of the first commit of a file, if it is another one; `shorter`: the last commit that the
         checkpoint knows is not there; `damaged`: one below it is not what was written, which is looked for when the
-        start is to make a new checkpoint; `position` of any; `empty`: it begins with no commit. Raises OSError."""
+        start is to make a new checkpoint; `position` of any; `empty`: it begins with no commit; `survived`: by the
+        checkpoint, power was not lost since. Raises OSError."""
 
     def recover(self, first: int, /) -> dict[str, Any]:
         """Walk the log, from its file `first` on at most, and make what is missing of what is derived from it: where
@@ -1650,6 +1651,7 @@ def topics_examine(
     index_entries: int,
     topics: tuple[tuple[int, bytes, int], ...],
     limit: int,
+    reached: int,
     synced: tuple[str, int] | None,
     bases: tuple[int, ...],
     progress: Callable[[int], object],
@@ -1659,7 +1661,7 @@ def topics_examine(
 ]:
     """Read the log, the consume queues and the key index below `root` (engine/topics/examine.h). `bases`: of the first
     file of each part of the log that has no gap. `topics`: (id, name, queues). `synced`: newest file of the index and
-    its entries, plus 1, if only those count.
+    its entries, plus 1, if only those count. `reached`: up to there the log was whole.
 
     Of each part (where it ends, number and newest store time of its last commit, whether no commit lies behind); what
     is wrong: (file, how much of it, place of the first, why); counts; minima of queues that checkpoint and log told,

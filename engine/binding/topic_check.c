@@ -169,14 +169,13 @@ static bool tells_position(wr_checkpoint_kind kind) {
     return kind == WR_CHECKPOINT_GOOD || kind == WR_CHECKPOINT_SETTINGS || kind == WR_CHECKPOINT_OLDER;
 }
 
-/* What the checkpoint says that was synced, and that retention took. */
+/* What the checkpoint says that retention took. */
 static int add_checkpoint(wr_examine *examine, const wr_dispatch_place *place) {
     wr_checkpoint c = {.consume_queue_entries = place->consume_queue_entries, .index_slots = place->index_slots, .index_entries = place->index_entries};
     wr_checkpoint_kind kind;
     memcpy(c.origin.node, place->node, sizeof c.origin.node);
     int error = wr_checkpoint_read(place->root, "checkpoint", &c, &kind);
     if (!error && kind == WR_CHECKPOINT_GOOD) wr_examine_first(examine, c.first);
-    if (!error && tells_position(kind)) wr_examine_reached(examine, c.position);
     for (uint32_t i = 0; !error && i < c.rows_n; i++) wr_examine_minimum(examine, c.rows[i].topic, c.rows[i].queue, c.rows[i].minimum);
     wr_checkpoint_free(&c);
     if (error) os_error(error);
@@ -185,21 +184,22 @@ static int add_checkpoint(wr_examine *examine, const wr_dispatch_place *place) {
 
 static PyObject *topics_examine(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
-    WR_ARGUMENTS(PLACE + 5, "place, topics, limit, synced, bases, progress");
-    call c = {.progress = args[PLACE + 4]};
-    uint64_t limit;
-    if (place_of(args, &c.place) || number_of(args[PLACE + 1], 64, "limit", &limit)) return NULL;
-    if (!PyTuple_Check(args[PLACE + 3])) return PyErr_Format(PyExc_TypeError, "bases are a tuple");
+    WR_ARGUMENTS(PLACE + 6, "place, topics, limit, reached, synced, bases, progress");
+    call c = {.progress = args[PLACE + 5]};
+    uint64_t limit, reached;
+    if (place_of(args, &c.place) || number_of(args[PLACE + 1], 64, "limit", &limit) || number_of(args[PLACE + 2], 64, "reached", &reached)) return NULL;
+    if (!PyTuple_Check(args[PLACE + 4])) return PyErr_Format(PyExc_TypeError, "bases are a tuple");
     wr_index_mark synced = {.count = 0};
     const char *name;
-    if (args[PLACE + 2] != Py_None) {
-        if (!PyArg_ParseTuple(args[PLACE + 2], "sI:synced", &name, &synced.count)) return NULL;
+    if (args[PLACE + 3] != Py_None) {
+        if (!PyArg_ParseTuple(args[PLACE + 3], "sI:synced", &name, &synced.count)) return NULL;
         snprintf(synced.name, sizeof synced.name, "%s", name);
     }
-    wr_examine *examine = wr_examine_new(&c.place, limit, args[PLACE + 2] == Py_None ? NULL : &synced);
+    wr_examine *examine = wr_examine_new(&c.place, limit, args[PLACE + 3] == Py_None ? NULL : &synced);
     if (!examine) return os_error(errno);
+    wr_examine_reached(examine, reached);
     PyObject *ends = PyList_New(0), *wrongs = NULL, *counts = NULL, *minima = NULL, *result = NULL;
-    if (ends && add_all(examine, args[PLACE]) == 0 && add_checkpoint(examine, &c.place) == 0 && run_all(examine, args[PLACE + 3], &c, ends) == 0) {
+    if (ends && add_all(examine, args[PLACE]) == 0 && add_checkpoint(examine, &c.place) == 0 && run_all(examine, args[PLACE + 4], &c, ends) == 0) {
         wrongs = wrongs_of(examine);
         counts = counts_of(examine);
         minima = minima_of(examine, args[PLACE]);

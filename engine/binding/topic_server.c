@@ -169,7 +169,8 @@ static PyObject *server_look(PyObject *self, PyObject *arg) {
     if (error) return os_error(error);
     PyObject *stranger = looked.foreign ? PyBytes_FromStringAndSize((const char *)looked.stranger.node, sizeof looked.stranger.node) : Py_NewRef(Py_None);
     if (!stranger) return NULL;
-    return Py_BuildValue("{sssOsOsOsKsN}", "checkpoint", wr_checkpoint_word(kind), "shorter", looked.shorter ? Py_True : Py_False, "damaged",
+    return Py_BuildValue("{sssOsOsOsOsKsN}", "checkpoint", wr_checkpoint_word(kind), "survived",
+                         looked.survived ? Py_True : Py_False, "shorter", looked.shorter ? Py_True : Py_False, "damaged",
                          looked.damaged ? Py_True : Py_False, "empty", looked.empty ? Py_True : Py_False, "position", (unsigned long long)looked.position, "stranger", stranger);
 }
 

@@ -28,7 +28,7 @@ from warren.engine.config import Settings
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
-from warren.engine.topics import foreign, log_files
+from warren.engine.topics import foreign, log_files, units
 from warren.engine.topics.compacted_check import KIND as COMPACTED
 from warren.engine.topics.compacted_check import CompactedCheck
 from warren.engine.topics.formats import consume_queue_bytes, key_index_bytes
@@ -98,13 +98,16 @@ class TopicsCheck:
             bases = self._log_files()
             limit = checkpoint["position"] if checkpoint is not None else 0
             reached = _core.topics_preview(*place, bases[0] if bases else 0)["position"]  # of other settings, too
+            if checkpoint is not None and checkpoint["survived"] and not self.running:
+                names = [(name.decode(), queues) for _id, name, queues in self._topics]
+                reached = max(reached, units.told_end(self.folder, self._settings.log_file_bytes, names))
             synced = _synced(checkpoint)
             self._synced_index = checkpoint["index"] if checkpoint is not None else ""
             self._derived_files(synced)
             end = (bases[-1] + self._settings.log_file_bytes) if bases else 0
             tell = self._teller(progress, end)
             ends, wrongs, counts, told = _core.topics_examine(
-                *place, self._topics, limit, synced, tuple(self._runs(bases)), tell
+                *place, self._topics, limit, reached, synced, tuple(self._runs(bases)), tell
             )
             whole = len(ends) == 1 and not any(wrong[0].startswith("commitlog/") for wrong in wrongs)
             self.found += self._compacted.examine(
@@ -116,7 +119,7 @@ class TopicsCheck:
             self.found += self._snapshots.examine(first, ends[-1][0] if counts["commits"] else 0)
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
-            self._wrong(file, count, at, reason, reached)
+            self._wrong(file, count, at, reason, limit, reached, kind)
         self._check_checkpoint(kind, counts)
         if checkpoint is not None and checkpoint["index"] and not (self.folder.index / checkpoint["index"]).exists():
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
@@ -280,16 +283,19 @@ class TopicsCheck:
             if path.is_dir():
                 self.found.append(Found(path, kind, _bytes_below(path), counts[word]))
 
-    def _wrong(self, file: str, count: int, at: int, reason: str, reached: int) -> None:
+    def _wrong(self, file: str, count: int, at: int, reason: str, limit: int, reached: int, kind: str) -> None:
         path = self.folder.path / file
         if file.startswith("commitlog/"):
             if self.running and at >= reached:
                 return  # it is being written
             place = at % self._settings.log_file_bytes
+            served = "what is sound there is read, and topics go on"
+            if at >= limit:  # a start walks the log from there
+                served = "with these settings topics do not serve" if kind == "settings" else "topics do not serve"
             what = (
-                f"{counted(count, 'byte')} from byte {place} on hold {reason}, although they were synced: messages in "
-                "them are lost; what is sound there is read, and topics go on. Does a backup of the folder of topics "
-                f"have them? It lacks what was appended after it, so read that first; {log_files.OTHERWISE}"
+                f"{counted(count, 'byte')} from byte {place} on hold {reason}, although they were confirmed: messages "
+                f"in them are lost; {served}. Does a backup of the folder of topics have them? It lacks what was "
+                f"appended after it, so read that first; {log_files.OTHERWISE}"
             )
             self._problem(path, "log", what)
             return
@@ -355,7 +361,7 @@ class TopicsCheck:
             path = self.folder.log / f"{position // file_bytes * file_bytes:020d}"
             note = (
                 f"ends in a commit that is not whole, from byte {position % file_bytes} on: the torn tail of an "
-                "unclean stop, which was never confirmed; the next start cuts it off"
+                "unclean stop, which nothing says was confirmed; the next start cuts it off"
             )
             self.found.append(Found(path, "log", note=note))
         if bases and bases[0] > counts["first"]:

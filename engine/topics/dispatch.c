@@ -734,7 +734,7 @@ static int read_checkpoint(const wr_dispatch *d, wr_checkpoint *c, wr_checkpoint
     return wr_checkpoint_read(d->place.root, NAME, c, kind);
 }
 
-int wr_dispatch_look_begin(const wr_dispatch *d, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last) {
+int wr_dispatch_look_begin(const wr_dispatch *d, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last, bool *survived) {
     wr_checkpoint c;
     int error = read_checkpoint(d, &c, kind);
     const bool known = !error && (*kind == WR_CHECKPOINT_GOOD || *kind == WR_CHECKPOINT_SETTINGS || *kind == WR_CHECKPOINT_OLDER);
@@ -742,6 +742,7 @@ int wr_dispatch_look_begin(const wr_dispatch *d, wr_checkpoint_kind *kind, uint6
     memcpy(last->origin.node, d->place.node, sizeof last->origin.node);
     last->origin.epoch = known ? c.origin.epoch : 0;
     *position = known ? c.position : 0;
+    *survived = known && !memcmp(c.boot, d->place.boot, sizeof c.boot);
     wr_checkpoint_free(&c);
     return error;
 }

@@ -59,8 +59,8 @@ typedef struct {
 wr_dispatch_row wr_dispatch_look(const wr_dispatch *dispatch, uint32_t row);
 
 /* Where the checkpoint says that the log had come to, and behind which commit: its number is 0 if there is no checkpoint that says so.
- * Nothing is written. 0 or an errno. */
-int wr_dispatch_look_begin(const wr_dispatch *dispatch, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last);
+ * *survived: by it, power was not lost since. Nothing is written. 0 or an errno. */
+int wr_dispatch_look_begin(const wr_dispatch *dispatch, wr_checkpoint_kind *kind, uint64_t *position, wr_commit_head *last, bool *survived);
 
 /* What a good checkpoint counts on and was not there at wr_dispatch_begin; 0 files: nothing. */
 const wr_absence *wr_dispatch_absence(const wr_dispatch *dispatch);

@@ -45,7 +45,7 @@ typedef struct {
 struct wr_examine {
     wr_dispatch_place place;
     uint64_t limit;
-    uint64_t reached; /* the log was synced up to here, by the checkpoint */
+    uint64_t reached; /* the log was whole up to here */
     uint64_t base; /* of the first file that was walked */
     uint64_t keys_from; /* keys of records below it may be gone */
     bool any;
@@ -425,7 +425,7 @@ int wr_examine_run(wr_examine *e, uint64_t base, wr_examine_progress progress, v
     for (;;) {
         e->sound_from = position;
         if ((error = wr_log_walk(&visitor, e, file_bytes, position, &after, end))) return error;
-        /* A later commit vouches for what is damaged; for the last ones the checkpoint alone does. */
+        /* A later commit vouches for what is damaged; for the last ones others do. */
         if (!end->damaged && (end->foreign || end->position >= e->reached)) return e->error;
         if (end->position > position || search < end->position) search = end->position;
         const uint64_t from = end->position;

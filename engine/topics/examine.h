@@ -36,7 +36,7 @@ int wr_examine_add(wr_examine *examine, const wr_dispatch_topic *topic);
 /* What the checkpoint says that retention took: units below a queue's minimum, and keys of records below the log's `first`, are not judged. */
 void wr_examine_minimum(wr_examine *examine, uint32_t id, uint32_t queue, uint64_t minimum);
 void wr_examine_first(wr_examine *examine, uint64_t first);
-/* What the checkpoint says that was synced of the log: damage below it is no torn tail, even of the last commit. */
+/* How far the log was whole, by the checkpoint or the consume queues: damage below it is no torn tail, even of the last commit. */
 void wr_examine_reached(wr_examine *examine, uint64_t position);
 
 /* Called now and then; not 0: an errno that ends it. */

@@ -161,11 +161,17 @@ def refuse_absent(folder: TopicsFolder, file_bytes: int, bases: list[int], looke
         )
 
 
-def refuse_damaged(folder: TopicsFolder, file_bytes: int, position: int) -> NoReturn:
-    """A commit at a position is not what was written. Raises CorruptRecord."""
+def refuse_damaged(folder: TopicsFolder, file_bytes: int, position: int, other_settings: bool = False) -> NoReturn:
+    """A commit at a position is not what was written. `other_settings`: the checkpoint is of others than the node has
+    now, with which a start would not read there. Raises CorruptRecord.
+    """
     base = position // file_bytes * file_bytes
-    what = "a commit that a later one, or the checkpoint, says was synced"
-    raise CorruptRecord(path_of(folder, base), position - base, what, "other bytes", f"{UNCHANGED}: {RESTORE}")
+    what = "a commit that a later one, the checkpoint or a consume queue knows"
+    advice = f"{UNCHANGED}: {RESTORE}"
+    if other_settings:
+        names = "consume_queue_entries, index_slots and index_entries"
+        advice = f"{advice}. With the values of {names} that it had before, topics serve all else"
+    raise CorruptRecord(path_of(folder, base), position - base, what, "other bytes", advice)
 
 
 def check_begin(folder: TopicsFolder, bases: list[int], file_bytes: int, first: int) -> None:

@@ -33,17 +33,16 @@ from warren.engine.errors import StoreError
 from warren.engine.kernel import atomic_file, data_files, quarantine, segment
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import counted, shown
-from warren.engine.topics import bounds, filler, foreign, log_files, newest_files, offsets
+from warren.engine.topics import bounds, filler, foreign, log_files, newest_files, offsets, units
 from warren.engine.topics.bounds import Bound
 from warren.engine.topics.filler import Commit
-from warren.engine.topics.formats import BLANK, CONSUME_QUEUE_UNIT, LOST_TOPIC
+from warren.engine.topics.formats import BLANK, LOST_TOPIC
 from warren.engine.topics.records import Record
 from warren.engine.topics.snapshots import Unreadable
 from warren.ipc import access
 
 RANGES_MAX = 20  #: of offsets of a queue that are named one by one
 COPY_BYTES = 1 << 20
-_UNIT = CONSUME_QUEUE_UNIT.size
 
 Place = tuple[int, bytes, bytes, int, int, int, int]
 Range = tuple[int, int]
@@ -187,8 +186,11 @@ class LogLoss:
         missing = self._files(loss)
         looked = _core.topics_preview(*self._place, loss.begin)
         loss.limit = 0 if looked["shorter"] or looked["foreign"] else looked["position"]
-        told = self._walk(loss, bool(missing or loss.strange))
         _kind, checkpoint = _core.topics_checkpoint(*self._place)
+        if checkpoint is not None and checkpoint["survived"]:
+            topics = [(name.decode(), queues) for _id, name, queues in self._topics]
+            loss.limit = max(loss.limit, units.told_end(self._folder, self._file_bytes, topics))
+        told = self._walk(loss, bool(missing or loss.strange))
         sure = looked["checkpoint"] in ("good", "settings", "older")
         gone = looked["empty"] and not (loss.bases and sure) and log_files.derived_of(self._folder) is not None
         loss.nothing = not loss.end.number and (looked["shorter"] or looked["foreign"] or gone or bool(loss.reasons))
@@ -368,22 +370,10 @@ class LogLoss:
 
     def _units(self, topic: str, queue: int) -> tuple[int, int]:
         """The end of a consume queue: offset, and position in the log."""
-        try:
-            files = sorted(
-                path
-                for path in (self._folder.queues / topic / str(queue)).iterdir()
-                if foreign.POSITION.fullmatch(path.name) and not foreign.instead(path)
-            )
-        except (FileNotFoundError, NotADirectoryError):
+        unit = units.last_of(self._folder.queues / topic / str(queue))
+        if unit is None:
             return 0, 0
-        for path in reversed(files):
-            units = data_files.read(path)
-            n = -(-len(units.rstrip(b"\0")) // _UNIT)
-            if n:
-                last = units[(n - 1) * _UNIT : n * _UNIT].ljust(_UNIT, b"\0")
-                position, size = (CONSUME_QUEUE_UNIT.unpack(last, name) for name in ("physical_offset", "size"))
-                return int(path.name) // _UNIT + n, position + size if position else 0
-        return 0, 0
+        return unit.offset + 1, unit.position + unit.size if unit.position else 0
 
     # -- accept -------------------------------------------------------------------------------------------------
 

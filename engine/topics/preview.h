@@ -12,6 +12,7 @@ typedef struct {
     bool shorter;   /* the last commit that the checkpoint knows is not where it has to end */
     bool damaged;   /* a commit below the checkpoint is not what was written */
     bool empty;     /* there is no commit at the begin of the first file, or no such file */
+    bool survived;  /* by the checkpoint: power was not lost since. Not set here */
     uint64_t position; /* foreign: begin of that file; shorter: where that commit has to end; damaged: where the last sound commit before ends */
     wr_commit_origin stranger; /* foreign: whose it is */
 } wr_log_previewed;

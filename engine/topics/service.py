@@ -38,7 +38,7 @@ from warren.engine.kernel import atomic_file, data_files, ending
 from warren.engine.kernel.clients import Clients
 from warren.engine.kernel.paths import TopicsFolder
 from warren.engine.saying import Say, counted, silent
-from warren.engine.topics import control, foreign, log_files
+from warren.engine.topics import control, foreign, log_files, units
 from warren.engine.topics.compaction import Compaction, Rates
 from warren.engine.topics.declared import Changes, Declaration, DeclaredTopics
 from warren.engine.topics.groups import RELEASE_S
@@ -102,7 +102,7 @@ class Recovered:
     topics: int
     checkpoint: str  #: what it was: good, none, damaged, newer, foreign, settings, older
     position: int  #: where the log ends
-    torn: bool  #: what lay behind was no whole commit, and never confirmed
+    torn: bool  #: what lay behind was no whole commit, which nothing says was confirmed
     absent: str = ""  #: what derived files lacked that the checkpoint counts on
 
 
@@ -167,9 +167,9 @@ class TopicService:
         log_files.refuse_unfinished(o.folder)
         bases = log_files.find(o.folder, o.log_file_bytes)
         log_files.tell_surplus(o.folder, o.log_file_bytes, bases, o.say)
-        self._look(bases)
+        survived = self._look(bases)
         found = self._recover(bases)
-        self._check(found, bases)
+        self._check(found, bases, survived)
         log_files.sweep(o.folder)
         o.reached("recovered")
         with atomic_file.file_explained(f"cannot make {o.folder.log} ready"):
@@ -202,8 +202,10 @@ class TopicService:
         others = f" (and {counted(files - 1, 'other file')})" if files > 1 else ""
         return f"{self.options.folder.path / file} {reason}{others}" if files else ""
 
-    def _look(self, bases: list[int]) -> None:
-        """Nothing is written before it is sure that this log is the node's, and there. Raises CorruptRecord."""
+    def _look(self, bases: list[int]) -> bool:
+        """Nothing is written before it is sure that this log is the node's, and there. Returns whether power was not
+        lost since. Raises CorruptRecord.
+        """
         o = self.options
         self._set_checkpoint_aside()
         with self._explained("read"):
@@ -211,7 +213,9 @@ class TopicService:
         log_files.refuse_strange(o.folder, o.log_file_bytes, looked["position"], looked["stranger"])
         log_files.refuse_absent(o.folder, o.log_file_bytes, bases, looked)
         if looked["damaged"]:
-            log_files.refuse_damaged(o.folder, o.log_file_bytes, looked["position"])
+            log_files.refuse_damaged(o.folder, o.log_file_bytes, looked["position"], looked["checkpoint"] == "settings")
+        survived: bool = looked["survived"]
+        return survived
 
     def _recover(self, bases: list[int]) -> dict[str, Any]:
         with self._explained("recover"):
@@ -238,13 +242,17 @@ class TopicService:
                 aside = foreign.set_aside(path)
                 self.options.say(f"{path} was {what}, and no file: it was moved to {aside.name}", ERROR)
 
-    def _check(self, found: dict[str, Any], bases: list[int]) -> None:
-        """What was confirmed is there. Raises CorruptRecord."""
+    def _check(self, found: dict[str, Any], bases: list[int], survived: bool) -> None:
+        """What was confirmed is there. Raises CorruptRecord, StoreError."""
         o = self.options
         log_files.check_begin(o.folder, bases, o.log_file_bytes, found["first"])
         log_files.check_end(o.folder, bases, o.log_file_bytes, found["position"])
         log_files.refuse_strange(o.folder, o.log_file_bytes, found["position"], found["stranger"])
-        if found["damaged"]:
+        damaged = found["damaged"]
+        if found["torn"] and survived and not damaged:
+            topics = [(topic.name, topic.queues) for topic in self.topics.all()]
+            damaged = units.told_end(o.folder, o.log_file_bytes, topics) > found["position"]
+        if damaged:
             log_files.refuse_damaged(o.folder, o.log_file_bytes, found["position"])
 
     def begin(self, epoch: int) -> None:
@@ -422,4 +430,7 @@ def tell(say: Say, found: Recovered) -> None:
     if found.absent:
         say(f"{found.absent}: who reads what it had is told so; {AGAIN}", ERROR)
     if found.torn:
-        say("the log ended in a commit that was not whole, and was never confirmed: it was cut off", WARNING)
+        say(
+            "the log ended in a commit that was not whole, and nothing says that it was confirmed: it was cut off",
+            WARNING,
+        )

@@ -217,8 +217,10 @@ int wr_topic_worker_look(const wr_topic_worker *w, uint64_t first, wr_checkpoint
     static const wr_log_visitor visitor = {.open = open_to_look};
     wr_commit_head last;
     uint64_t position;
-    int error = wr_dispatch_look_begin(w->dispatch, kind, &position, &last);
+    bool survived;
+    int error = wr_dispatch_look_begin(w->dispatch, kind, &position, &last, &survived);
     if (!error) error = wr_log_preview(&visitor, (void *)w, w->o.log_file_bytes, first, position, &last, looked);
+    looked->survived = survived;
     if (error || *kind == WR_CHECKPOINT_GOOD || !last.number || looked->shorter || looked->foreign) return error;
     return wr_log_preview_all(&visitor, (void *)w, w->o.log_file_bytes, first, position, &last, looked);
 }

@@ -71,6 +71,12 @@ def checking(node: TopicNode, running: bool = False) -> TopicsCheck:
     return TopicsCheck(node.folder, node.superblock.node_id, settings(node), topics, running=running)
 
 
+def another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if power had been lost."""
+    for module in ("warren.engine.topics.check", "support.topic_probe"):
+        monkeypatch.setattr(f"{module}.boot_bytes", lambda _folder: b"another boot id.")
+
+
 def problems(found: list[Found]) -> dict[Path, str]:
     return {item.path: item.problem for item in found if item.problem}
 
@@ -436,8 +442,7 @@ def test_what_a_loss_of_power_makes_of_unsynced_files_is_no_damage(
     node = node_at(path)
     lose_power(made, node)
     assert problems(checking(node).examine()), "the machine was not started since: all that was stored is there"
-    for module in ("warren.engine.topics.check", "support.topic_probe"):
-        monkeypatch.setattr(f"{module}.boot_bytes", lambda _folder: b"another boot id.")
+    another_boot(monkeypatch)
     assert problems(checking(node).examine()) == {}
     older = index(TopicsFolder.of(made.older))
     for name, at in (
@@ -503,7 +508,7 @@ def test_files_of_another_mount_are_judged_as_after_a_power_failure(tmp_path: Pa
         subprocess.run(["umount", str(again)], check=True)
 
 
-def test_a_torn_first_commit_is_no_damage(tmp_path: Path) -> None:
+def test_a_torn_first_commit_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power was lost while the very first commit was written: the checkpoint says that there was none before."""
     node = node_at(tmp_path / "node")
     assert node.life().stop()
@@ -515,6 +520,7 @@ def test_a_torn_first_commit_is_no_damage(tmp_path: Path) -> None:
     life.release()
     node.folder.checkpoint.write_bytes(before)
     hurt(Made(node.path, node.path), log(node.folder)[0], None, "bit")
+    another_boot(monkeypatch)
     found = checking(node).examine()
     assert problems(found) == {}
     assert any("torn tail" in item.note for item in found)
@@ -744,10 +750,56 @@ def test_damage_at_the_end_of_the_log_is_no_torn_tail(tmp_path: Path, walked_bec
         for file in node.folder.index.iterdir():
             file.unlink()
     for _ in range(3):
-        with pytest.raises(CorruptRecord, match="or the checkpoint, says was synced"):
+        with pytest.raises(CorruptRecord, match="a commit that a later one, the checkpoint or a consume queue knows"):
             node.life()
         assert path.read_bytes() == content
         assert path in problems(checking(node, running=True).examine())
+
+
+@pytest.mark.parametrize("power", ["kept", "lost"])
+def test_a_commit_that_was_dispatched_is_no_torn_tail(
+    tmp_path: Path, power: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a kill its units show it, though the checkpoint does not know it. Power may have lost the commit alone."""
+    node = node_at(tmp_path / "node")
+    made = Made(node.path, node.path)
+    life = node.life()
+    append(made, life, 20)
+    assert life.stop()
+    life = node.life()
+    before, checkpoint = life.recovered.position, node.folder.checkpoint.read_bytes()
+    append(made, life, 3)
+    end = life.server.counters()["synced"]
+    life.release()
+    node.appenders.clear()
+    path = node.folder.log / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    last = body(*QUEUES[-1], made.counts[QUEUES[-1]] - 1)
+    content[content.rindex(last) + 5] ^= 1
+    path.write_bytes(content)
+    node.folder.checkpoint.write_bytes(checkpoint)
+    if power == "lost":
+        another_boot(monkeypatch)
+        assert problems(checking(node).examine()) == {}
+        life = node.life()
+        assert before <= life.recovered.position < end
+        assert life.stop()
+        return
+    problem = problems(checking(node).examine())[path]
+    assert "although they were confirmed" in problem
+    assert "topics do not serve" in problem
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match="a commit that a later one, the checkpoint or a consume queue knows"):
+            node.life()
+        assert path.read_bytes() == content
+    loss = checking(node).loss()
+    assert loss is not None
+    assert loss.messages >= 1
+    checking(node).accept(loss, lambda _done, _all: None)
+    life = node.life()
+    assert life.recovered.position >= end
+    assert life.stop()
+    assert problems(checking(node).examine()) == {}
 
 
 def test_files_that_do_not_belong_there_are_notes(made: Made, tmp_path: Path) -> None:

@@ -227,6 +227,9 @@ def test_damage_stops_topics_alone_and_says_where(running: RealNode) -> None:
         assert "topics has failed and is not restarted" in listed.stderr
         assert "restore the folder of topics from a backup" in listed.stderr
     assert not warren_of_the_shell("queue", "list", directory).stderr
+    checked = warren_of_the_shell("check", directory, code=1)  # nobody writes there, though the node runs
+    assert f"PROBLEM  {path}: " in checked.stdout
+    assert "topics do not serve" in checked.stdout
     running.stop()
     assert path.read_bytes() == before
 

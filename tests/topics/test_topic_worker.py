@@ -297,7 +297,7 @@ def test_a_torn_tail_is_cut_and_damage_in_what_was_confirmed_is_not(node: TopicN
     whole = path.read_bytes()
     with_a_byte_changed(appender.answer(5).position + 100)
     damaged = path.read_bytes()
-    with pytest.raises(CorruptRecord, match=r"that a later one.* says was synced.*restore") as caught:
+    with pytest.raises(CorruptRecord, match=r"a commit that a later one.* knows.*restore") as caught:
         node.life()
     assert caught.value.path == path
     assert caught.value.position <= appender.answer(5).position

@@ -59,6 +59,7 @@ from warren.engine.topics.found import Found
 from warren.engine.topics.log_loss import Loss
 from warren.engine.transactions import check as transactions_check
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
+from warren.ipc.region import RegionError
 from warren.workers.cli import consent, output
 from warren.workers.node import absence, catalog_cut
 from warren.workers.process.tie import data_folders, owning, served, workers_there
@@ -421,6 +422,16 @@ def _topics_of(directory: Path, node: NodeFile, running: bool) -> topics_check.T
     return topics_check.TopicsCheck(folder, node.node_id, node.settings, topics, running, compacted)
 
 
+def _topics_run(directory: Path) -> bool:
+    """Whether somebody writes there: the topic worker of a running node may have failed."""
+    try:
+        superblock = NodeDirectory(directory).superblock()
+    except RegionError:  # it is going, or coming
+        return True
+    with contextlib.closing(superblock):
+        return superblock.server_identity(superblock.get("topic_server")).alive()
+
+
 def _accept_loss(
     report: Report,
     directory: Path,
@@ -445,7 +456,7 @@ def _topics(
     """The log of topics, and what is derived from it. Beside a running node damage is what several looks find."""
 
     def look() -> topics_check.TopicsCheck | None:
-        return _topics_of(directory, node, report.running)
+        return _topics_of(directory, node, report.running and _topics_run(directory))
 
     def examined() -> list[Found] | None:
         """What a look finds that retention did not end early, by removing the file that it was in."""
