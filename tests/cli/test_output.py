@@ -351,6 +351,23 @@ def test_errors_are_json_where_it_was_asked_for(
     assert error["message"]
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("consume", "DIR", "notes", "--count", "1", "--timeout", "0.1"), 4),
+        (("consume", "DIR", "notes", "--timeout", "0.1"), 0),
+        (("topic", "find", "DIR", "notes", "--key", "zz"), 1),
+        (("topic", "tail", "DIR", "notes", "--timeout", "0.1"), 0),
+    ],
+)
+def test_what_is_said_beside_the_result_is_json_too(directory: Path, words: tuple[str, ...], code: int) -> None:
+    with warren.attach(directory) as node:
+        node.queue("notes")
+        node.topic("notes")
+    said = end(begin(*(directory if word == "DIR" else word for word in words), "--json"), code)
+    assert [list(json.loads(line)) for line in said.splitlines()] == [["note"]]
+
+
 def test_what_looks_like_the_option_and_is_a_value_is_none(directory: Path) -> None:
     said = end(begin("queue", "delete", directory, "--", "--json"), 2)
     assert said.startswith("warren: there is no queue '--json'")

@@ -433,6 +433,16 @@ def test_scripts_write_codes_of_a_terminal_to_a_terminal_alone(
     assert (b"\033[" in said) == terminal
 
 
+def test_what_commands_say_beside_their_result_goes_one_way() -> None:
+    """As a line of JSON where that was asked for (output.note); what a start says is its result."""
+    said = {
+        path.name: re.findall(r'say\(\s*f?"warren: (?!\{line\}")[^\n]*', path.read_text())
+        for path in (ROOT / "workers" / "cli").glob("*.py")
+        if path.name != "output.py"
+    }
+    assert {name: lines for name, lines in said.items() if lines} == {}
+
+
 def test_scripts_are_sound_and_can_be_run() -> None:
     for path in [ROOT / ".ci/run", *(ROOT / "scripts").iterdir()]:
         subprocess.run(["bash", "-n", str(path)], check=True)

@@ -68,7 +68,7 @@ def connections(directory: str, timeout: float, as_json: bool) -> None:
     else:
         _show(answers, found)
     for error in silent:
-        output.say(f"warren: {error}")
+        output.note(str(error))
 
 
 def _without_connections(answer: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def close(directory: str, name: str, reason: str, timeout: float, as_json: bool)
     answers, silent = asked(directory, timeout, op="close", name=name, reason=reason)
     closed = sum(answer["closed"] for answer in answers)
     for error in silent:
-        output.say(f"warren: {error}")
+        output.note(str(error))
     if not closed:
         raise UsageError(
             f"there is no connection {shown(name)}: {command('gateway', 'connections', directory)} lists them"

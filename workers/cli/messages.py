@@ -181,7 +181,7 @@ def publish(
     else:
         output.say(f"{counted(count, 'message')} published in {seconds:.2f} s", error=True)
         if unroutable:
-            output.say(f"warren: {counted(unroutable, 'message')} dropped: {why}", error=True)
+            output.note(f"{counted(unroutable, 'message')} dropped: {why}")
     if lines is not None:
         lines.end()
     return output.EXIT_ERROR if unroutable else 0
@@ -290,7 +290,7 @@ def consume(
                     came = "no message arrived"
                     if count is not None and printed:
                         came = f"{printed:,} of {counted(count, 'message')} arrived, then none"
-                    output.say(f"warren: queue {output.escaped(queue)}: {came} within {timeout:g} s", error=True)
+                    output.note(f"queue {output.escaped(queue)}: {came} within {timeout:g} s")
                 break
             _print(message, "json" if as_json else style)
             printed += 1
@@ -322,8 +322,7 @@ def peek(directory: str, queue: str, count: int, style: str, as_json: bool) -> N
             _print(message, "json" if as_json else style)
     if unreadable:
         what = f"{counted(unreadable, 'message')} among these cannot be read, and so cannot be shown"
-        text = f"warren: queue {output.escaped(queue)}: {what}: see {command('check', directory)}"
-        output.say(text, error=True)
+        output.note(f"queue {output.escaped(queue)}: {what}: see {command('check', directory)}")
 
 
 class _Taken:

@@ -463,9 +463,9 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
         print(f"warren: the node of {target.path} has stopped ({seconds:.2f} s)")
     for item in killed if not (force or as_json) else ():
         why = f"{item['server']} (process {item['pid']}) did not end, and was killed: {item['why']}"
-        output.say(f"warren: {why}; what was confirmed is kept", error=True)
+        output.note(f"{why}; what was confirmed is kept")
     for item in () if as_json else unclean:
-        output.say(f"warren: {item['server']} (process {item['pid']}) {item['why']}", error=True)
+        output.note(f"{item['server']} (process {item['pid']}) {item['why']}")
     return EXIT_KILLED if killed and not force else 0
 
 

@@ -444,7 +444,7 @@ def tail_topic(
                 break
     if timeout is not None and (printed < count if count is not None else not printed):
         came = f"{printed:,} of {counted(count, 'message')} came, then none" if count and printed else "no message came"
-        output.say(f"warren: topic {output.escaped(name)}: {came} within {timeout:g} s", error=True)
+        output.note(f"topic {output.escaped(name)}: {came} within {timeout:g} s")
     if reading.damaged:
         return output.EXIT_ERROR
     return EXIT_TIMEOUT if timeout is not None and count is not None and printed < count else 0
@@ -515,7 +515,7 @@ class _Reading:
         while (at := self._next[queue]) < end:
             found = self._source.read(queue, at, READ, tag=self._tags, damage="skip")
             for error in found.damaged:
-                output.say(f"warren: {output.escaped(for_the_command_line(str(error)))}", error=True)
+                output.note(f"{output.escaped(for_the_command_line(str(error)))}")
                 self.damaged = True
             for record in found.records:
                 if record.offset >= end:
@@ -572,7 +572,7 @@ def find_in_topic(
     if not found:
         what = f"key {shown(key)}" if key is not None else f"id {message_id}"
         when = " in that time" if since or until else ""
-        output.say(f"warren: topic {output.escaped(name)}: no message has the {what}{when}", error=True)
+        output.note(f"topic {output.escaped(name)}: no message has the {what}{when}")
     return 0 if found else output.EXIT_ERROR
 
 
