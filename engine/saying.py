@@ -62,8 +62,9 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-#: what a terminal, a reader of lines or a shell would obey; of a name its quotes and brackets, too
-_ACTIVE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029`$;&|<>]")
+#: what a terminal, a reader of lines or a shell would obey, or what turns a line around; of a name its quotes and
+#: brackets, too
+_ACTIVE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069`$;&|<>]")
 _ACTIVE_IN_NAMES = re.compile(rf"{_ACTIVE.pattern}|[\"'\\()]")
 
 
@@ -80,6 +81,12 @@ def inert(text: str) -> str:
 def quoted(name: str) -> str:
     """A name of somebody else, for a text: in quotes, and one word for a shell, whatever is in it."""
     return f"'{readable(_ACTIVE_IN_NAMES.sub(_escaped, name))}'"
+
+
+def undecoded(error: Exception) -> str:
+    """What was found where something cannot be decoded, for an error: the words of the decoder come last."""
+    told = inert(str(error).replace("`", "'"))
+    return f"something else, as after a damaged byte or a change by hand ({told})"
 
 
 class _Short(reprlib.Repr):

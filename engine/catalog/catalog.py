@@ -91,6 +91,7 @@ from warren.engine.saying import (
     in_a_program,
     quoted,
     shown,
+    undecoded,
 )
 
 FILE_NAME = "catalog.json"
@@ -276,7 +277,7 @@ class Catalog:
         try:
             outer = msgspec.json.decode(content, type=_File)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptRecord(path, 0, "a catalog", str(error)) from error
+            raise CorruptRecord(path, 0, "a catalog", undecoded(error)) from error
         raw = bytes(outer.catalog)
         if zlib.crc32(raw) != outer.crc32:
             raise CorruptRecord(path, 0, f"crc32 {outer.crc32}", str(zlib.crc32(raw)))
@@ -289,7 +290,7 @@ class Catalog:
                 )
             body = msgspec.json.decode(raw, type=_Body)
         except msgspec.MsgspecError as error:
-            raise CorruptRecord(path, 0, "a catalog", str(error)) from error
+            raise CorruptRecord(path, 0, "a catalog", undecoded(error)) from error
         catalog = cls(body.version)
         catalog.next_queue_id = body.next_queue_id
         catalog.placed_for = body.placed_for

@@ -50,6 +50,7 @@ from warren.engine.catalog.catalog import FILE_NAME, Catalog, State, Step
 from warren.engine.errors import CorruptRecord, Error, FormatVersionError, StoreError
 from warren.engine.kernel import atomic_file, data_files, unsynced
 from warren.engine.kernel.formats import CATALOG_LOG_VERSION
+from warren.engine.saying import undecoded
 
 #: a log is replaced when it is longer than this, and than the catalog itself
 LOG_BYTES_MIN = 1 << 20
@@ -170,7 +171,7 @@ def _head(path: Path, line: bytes) -> _Head:
             )
         return msgspec.json.decode(raw, type=_Head)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptRecord(path, 0, "the head of a log of the catalog", str(error)) from error
+        raise CorruptRecord(path, 0, "the head of a log of the catalog", undecoded(error)) from error
 
 
 def _change(path: Path, at: int, line: bytes, stamp: int, kind: type[C]) -> C:
@@ -181,7 +182,7 @@ def _change(path: Path, at: int, line: bytes, stamp: int, kind: type[C]) -> C:
             raise CorruptRecord(path, at, f"crc32 {outer.crc32}", str(zlib.crc32(raw, stamp)))
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptRecord(path, at, "a change of the catalog", str(error)) from error
+        raise CorruptRecord(path, at, "a change of the catalog", undecoded(error)) from error
 
 
 def _changes(

@@ -55,7 +55,7 @@ from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import NODE_VERSION, NODE_VERSION_ROTATE
 from warren.engine.kernel.paths import QUEUES, STORES, TOPICS
 from warren.engine.kernel.protocol import LAYOUT_HASH
-from warren.engine.saying import command, near, shown
+from warren.engine.saying import command, near, shown, undecoded
 from warren.ipc import access, kernel_locks, names
 from warren.ipc.identity import Namespaces
 from warren.ipc.region import RegionError
@@ -87,7 +87,7 @@ _FIXED_BY_TOPICS = ("log_file_bytes",)
 _GROWING = ("summary_rows",)
 
 
-#: how deep the folders of a node lie whose names it knows: queues/worker-0/journal
+#: how deep the other folders of a node lie whose names it knows
 _DEPTH = 3
 
 
@@ -267,15 +267,17 @@ class NodeDirectory:
                 self._check_parts((), os.stat(self.path).st_uid)
 
     def _check_parts(self, names: tuple[str, ...], owner: int) -> None:
-        """Is each folder of the node one, and its owner's, and no file a link? What lies deeper is looked at when it is
-        opened (data_files.py). Raises UsageError, PermissionRefused.
+        """Is each folder of the node one, and its owner's, and no file a link? At any depth in stores and queues, where
+        a link would count as a missing file; elsewhere what lies deeper is looked at when it is opened (data_files.py).
+        Raises UsageError, PermissionRefused.
         """
         for entry in os.scandir(self.path.joinpath(*names)):
             below, folder = (*names, entry.name), entry.is_dir(follow_symlinks=False)
             with contextlib.suppress(FileNotFoundError):  # it went meanwhile
                 if folder or entry.is_symlink():
                     ownership.check_part(Path(entry.path), entry.stat(follow_symlinks=False), owner)
-                if folder and len(below) < _DEPTH and not ownership.is_meeting_place(below):
+                deep = len(below) < _DEPTH or below[0] in (STORES, QUEUES)
+                if folder and deep and not ownership.is_meeting_place(below):
                     self._check_parts(below, owner)
 
     def none_runs(self) -> Error:
@@ -527,7 +529,7 @@ class NodeDirectory:
         is of before until who has the lock has written it.
         """
         try:
-            text = data_files.read(self.path / LOCK).decode("utf-8", "replace").splitlines()
+            text = data_files.read(self.path / LOCK, most=data_files.SMALL_MAX).decode("utf-8", "replace").splitlines()
         except OSError:
             return []
         holders, owner = self._holders()
@@ -592,7 +594,7 @@ class NodeDirectory:
         path = self.path / NODE
         advice = f"a node cannot start without it: restore {NODE} from a backup of {self.path}"
         try:
-            content = data_files.read(path)
+            content = data_files.read(path, most=data_files.SMALL_MAX)
         except (FileNotFoundError, NotADirectoryError):
             raise self._not_made() from None
         except IsADirectoryError:
@@ -610,7 +612,7 @@ class NodeDirectory:
                 return msgspec.json.decode(content, type=NodeFile)
             return msgspec.convert(_renamed(msgspec.json.decode(content)), type=NodeFile)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptRecord(path, 0, "node id, epoch and settings", str(error), advice) from None
+            raise CorruptRecord(path, 0, "node id, epoch and settings", undecoded(error), advice) from None
 
     def write(self, node: NodeFile) -> None:
         """Replace node.json (holder of the lock)."""
@@ -679,7 +681,7 @@ class NodeDirectory:
     def read_launch(self) -> Launch:
         """How the last supervisor was started; the defaults when that is not known."""
         try:
-            return msgspec.json.decode(data_files.read(self.path / LAUNCH), type=Launch)
+            return msgspec.json.decode(data_files.read(self.path / LAUNCH, most=data_files.SMALL_MAX), type=Launch)
         except (OSError, msgspec.MsgspecError):
             return Launch()
 

@@ -17,14 +17,16 @@ import contextlib
 import grp
 import os
 import pwd
+import shlex
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from warren.engine.errors import PermissionRefused, StoreError, UsageError
 from warren.engine.kernel.atomic_file import explain
+from warren.engine.kernel.data_files import NO_LINKS
 from warren.engine.kernel.paths import LARGE, QUEUES, TRANSACTIONS
-from warren.engine.saying import command, in_a_program, shown
+from warren.engine.saying import command, in_a_program, inert, shown
 from warren.ipc import access
 from warren.ipc.access import ALONE, user
 from warren.ipc.doorbells import FOLDER as DOORBELLS
@@ -285,14 +287,15 @@ class _Gift:
 
 def check_part(path: Path, found: os.stat_result, owner: int) -> None:
     """Whether what lies below a directory of this owner is his, and no link. Raises UsageError, PermissionRefused."""
+    named = inert(str(path))
     if stat.S_ISLNK(found.st_mode):
         raise UsageError(
-            f"{path} is a symbolic link of {user(found.st_uid)}, and a data directory has none: move it away"
+            f"{named} is a symbolic link of {user(found.st_uid)}, and a data directory has none: {NO_LINKS}"
         )
     if found.st_uid != owner:
         raise PermissionRefused(
-            f"{path} belongs to {user(found.st_uid)}, and its directory to {user(owner)}: move it "
-            f"away, or give it to that user (sudo chown -h {owner} {path})"
+            f"{named} belongs to {user(found.st_uid)}, and its directory to {user(owner)}: move it "
+            f"away, or give it to that user (sudo chown -h {owner} {shlex.quote(named)})"
         )
 
 

@@ -30,6 +30,16 @@ from warren.ipc import access
 _roots: set[str] = set()
 _DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: bytes of a file that is read as a whole; SMALL_MAX: of one that is small whatever the node holds
+READ_MAX, SMALL_MAX = 1 << 31, 1 << 20
+#: what to do about a link: who only moves it away loses what it stands for
+NO_LINKS = "put what belongs there in its place, or move it away if nothing does"
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 #: errors for a path that leads through a link or a file
 _NO_WAY = (errno.ELOOP, errno.ENOTDIR)
 
@@ -94,9 +104,23 @@ def _refused(error: OSError, name: str, above: int, path: Path | str) -> OSError
         if stat.S_ISLNK(found.st_mode):
             what = "" if os.path.basename(path) == name else f"{name} in it "
             whose = access.user(found.st_uid)
-            said = f"{what}is a symbolic link of {whose}, and a data directory has none: move it away"
+            said = f"{what}is a symbolic link of {whose}, and a data directory has none: {NO_LINKS}"
             return OSError(errno.ELOOP, said, str(path))
     return OSError(error.errno, error.strerror, str(path))
+
+
+def instead(path: Path | str, *, folder: bool = False) -> str:
+    """What lies where a file has to be, or a folder: "a pipe", "a symbolic link of user bob (1002)" …; empty: that, or
+    nothing. Raises OSError.
+    """
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    if stat.S_ISLNK(found.st_mode):
+        return f"a symbolic link of {access.user(found.st_uid)}"
+    kind = stat.S_IFMT(found.st_mode)
+    return "" if kind == (stat.S_IFDIR if folder else stat.S_IFREG) else _KINDS.get(kind, "a device")
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -155,9 +179,14 @@ def writing(path: Path | str, flags: int = 0) -> FileIO:
     return builtins.open(open(path, os.O_WRONLY | flags, access.file_mode()), "wb", buffering=0)
 
 
-def read(path: Path | str, *, anyones: bool = False) -> bytes:
-    """All that stands in a file. Raises OSError."""
+def read(path: Path | str, *, anyones: bool = False, most: int = READ_MAX) -> bytes:
+    """All that stands in a file. Raises OSError: also for one of more than `most` bytes, which no process of Warren's
+    makes; a member of the group may, and a damaged disk.
+    """
     with reading(path, anyones=anyones) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read", str(path))
         return file.read()
 
 

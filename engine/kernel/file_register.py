@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from warren.engine import _core
 from warren.engine.errors import FormatVersionError
-from warren.engine.kernel import atomic_file, data_files, segment, unsynced
+from warren.engine.kernel import atomic_file, data_files, quarantine, segment, unsynced
 from warren.engine.kernel.formats import FILES_HEADER, FILES_MAGIC, FILES_RECORD, FILES_VERSION
 
 REWRITE_FACTOR, REWRITE_MIN = 4, 4096  #: so many records of a file on average, and in all, before the list is rewritten
@@ -133,10 +133,15 @@ def _decode(content: bytes, node_id: int, owner: int) -> tuple[Listed, int, int]
     return listed, salt, n
 
 
+def _content(path: Path) -> bytes:
+    """All of a list; what is no file is no list. Raises OSError."""
+    return b"" if data_files.instead(path) else data_files.read(path)
+
+
 def read(path: Path, node_id: int, owner: int) -> Listed:
     """The list of a folder; nothing is changed. Raises FormatVersionError, StoreError."""
     try:
-        return _decode(data_files.read(path), node_id, owner)[0]
+        return _decode(_content(path), node_id, owner)[0]
     except FileNotFoundError:
         return Listed()
     except OSError as error:
@@ -159,6 +164,8 @@ class FileRegister:
         """Go on with the list that is there, and make it durable. Raises FormatVersionError, SyncFailed, StoreError."""
         with self._lock:
             try:
+                if data_files.instead(self.path):
+                    return Listed(True, problem="is no list of files")
                 content = data_files.read(self.path)
             except FileNotFoundError:
                 return Listed()
@@ -179,6 +186,8 @@ class FileRegister:
         """
         for directory in directories:
             segment.sync_directory(directory)
+        if what := data_files.instead(self.path):
+            quarantine.move(self.path.parent, self.path, f"{what} lay in the place of the list of files")
         with self._lock:
             self._entries, self._whole = dict(entries), False
             self._replace(dict(entries))

@@ -40,11 +40,12 @@ from pathlib import Path
 import msgspec
 
 from warren.engine import _core
-from warren.engine.errors import CorruptRecord
+from warren.engine.errors import CorruptRecord, StoreError
 from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.file_register import Entry, FileRegister, Key
 from warren.engine.kernel.formats import LISTED_DATA, LISTED_INDEX, LISTED_JOURNAL, LISTED_TERMS
 from warren.engine.kernel.paths import WorkerFolder
+from warren.engine.saying import undecoded
 from warren.ipc import access
 
 #: called with the name of a crash point; tests kill the process there
@@ -106,9 +107,10 @@ class Folder(WorkerFolder):
     def make(self) -> None:
         """Make the directories and empty the transient one. Raises PermissionRefused, DiskFull, StoreError."""
         try:
-            for path in (self.journal, self.transient, self.segments):
-                atomic_file.make_directories(path)
-            atomic_file.make_directories(self.large, access.meeting_mode())
+            for path in (self.journal, self.transient, self.segments, self.large):
+                if what := data_files.instead(path, folder=True):
+                    raise StoreError(f"{path}: {what} lies here, where a folder belongs: put the folder in its place")
+                atomic_file.make_directories(path, access.meeting_mode() if path == self.large else None)
             for entry in os.scandir(self.transient):
                 data_files.unlink(entry.path)
         except OSError as error:
@@ -136,12 +138,14 @@ def open_pages(
 def read_subscriptions(folder: Folder) -> dict[int, int]:
     """Subscription queue → the queue whose claims it holds, also of subscriptions deleted since. Raises CorruptRecord,
     StoreError."""
+    if what := data_files.instead(folder.subscriptions):
+        raise CorruptRecord(folder.subscriptions, 0, "a map of queue ids", what)
     try:
         return msgspec.json.decode(data_files.read(folder.subscriptions), type=dict[int, int])
     except FileNotFoundError:
         return {}
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(folder.subscriptions, 0, "a map of queue ids", str(error)) from error
+        raise CorruptRecord(folder.subscriptions, 0, "a map of queue ids", undecoded(error)) from error
     except OSError as error:
         raise atomic_file.explain(error, f"cannot read {folder.subscriptions}") from error
 
@@ -194,6 +198,6 @@ def workers_needed(directory: Path, wanted: int, used: Iterable[int], most: int)
     needed = max([wanted, *(worker + 1 for worker in used)])
     for worker in range(needed, most):
         folder = Folder.of(directory, worker)
-        if folder.journal.exists() and not folder.terms.exists():
+        if folder.journal.exists() and not folder.terms.is_file():
             needed = worker + 1
     return needed

@@ -74,7 +74,9 @@ def recover(
         replay.judge(tails, found)
     if found.damaged:  # behind a gap a queue says by itself how many are missing
         found.lost = max(found.lost, sum(engine.lost(queue) for queue in engine.queues()))
-    if folder.terms.exists():
+    if what := data_files.instead(folder.terms):
+        found.aside.append((folder.terms, f"{what} lay in its place"))
+    elif folder.terms.exists():
         data_files.unlink(folder.terms)
         segment.sync_directory(folder.path)
     if found.parts:
@@ -220,7 +222,7 @@ def _end(
         and ends.get(terms.file) == terms.end
         and all(end <= FILE_HEADER_BYTES for number, end in ends.items() if number > terms.file)
     )
-    if terms is None and folder.terms.exists():
+    if terms is None and os.path.lexists(folder.terms):
         found.hurt(folder, folder.terms, "is damaged: every message that is found counts as delivered before", 0)
     elif terms is not None and not found.clean and not _is_told(folder.journal_file(terms.file), folder, found):
         # A mark is written when all has ended, and removed before anything begins.

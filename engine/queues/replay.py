@@ -21,6 +21,7 @@ from warren.engine.queues.folder import Folder
 from warren.engine.queues.read_ahead import contents
 from warren.engine.queues.recovered import Recovered
 from warren.engine.queues.terms import Terms, read_terms
+from warren.engine.saying import inert
 
 DAMAGED_PARTS_MAX = 1000  #: of one journal file; behind them the rest of it is given up
 
@@ -53,7 +54,7 @@ def read_journal(
     listing = segment.list_files(folder.journal, ".jnl")
     for path in listing.unfinished if mend else ():
         data_files.unlink(path, missing_ok=True)
-    found.strangers += [f"{path}: not a file of this queue index, left alone" for path in listing.foreign]
+    found.strangers += [f"{inert(str(path))}: not a file of this queue index, left alone" for path in listing.foreign]
     ends: dict[int, int] = {}
     tails: dict[int, Tail] = {}
     paths = dict(listing.files)

@@ -81,7 +81,7 @@ class QueueService:
             try:
                 open_pages(self.engine, o.folder, o.node_id, o.memory_bytes)
             except OSError as error:
-                raise atomic_file.explain(error, f"cannot make {o.folder.spill}") from error
+                raise atomic_file.explain(error, f"cannot open {error.filename or o.folder.spill}") from error
         self.recovered = self._emptying.recovered = recovery.recover(
             self.engine, o.folder, o.node_id, self.server, o.reached, held, self._list, had_subscriptions, o.ids_end()
         )

@@ -112,7 +112,9 @@ def encode(terms: Terms | QueueTerms) -> bytes:
 
 
 def _sealed(path: Path, magic: bytes) -> bytes | None:
-    """The body of a sealed file; None: not there, or not whole."""
+    """The body of a sealed file; None: not there, not whole, or no file."""
+    if data_files.instead(path):
+        return None
     try:
         content = data_files.read(path)
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from warren.engine import _core
-from warren.engine.kernel import atomic_file, data_files, segment
+from warren.engine.kernel import atomic_file, data_files, quarantine, segment
 from warren.engine.store.folder import CLEAN
 
 MARK_VERSION = 2
@@ -46,6 +46,8 @@ def read(folder: Path, node_id: int, owner: int) -> CleanMark | None:
 
 def forget(folder: Path) -> None:
     """Remove the mark, durably: from here on the directory counts as in use."""
+    if what := data_files.instead(folder / CLEAN):
+        quarantine.move(folder, folder / CLEAN, f"{what} lay in the place of the clean mark")
     try:
         data_files.unlink(folder / CLEAN)
     except FileNotFoundError:

@@ -26,7 +26,7 @@ from warren.engine.config import Settings
 from warren.engine.errors import LimitError, StoreError, errno_of
 from warren.engine.kernel import atomic_file, data_files, segment
 from warren.engine.kernel.paths import STORE_FOLDERS
-from warren.engine.saying import counted, quoted
+from warren.engine.saying import counted, inert, quoted
 from warren.engine.store import start_report
 from warren.engine.store.collection import GarbageCollection
 from warren.engine.store.folder import data_path
@@ -223,7 +223,7 @@ class StoreHost:
         for line in report.damaged:
             say(line, ERROR)
         for path in report.foreign:
-            say(f"{path} is not a file of this store; it is left alone", WARNING)
+            say(f"{inert(str(path))} is not a file of this store; it is left alone", WARNING)
         if report.dropped:
             say(f"{counted(report.dropped, 'message')} dropped: the file is gone that held them", ERROR)
         if report.torn_bytes:

@@ -106,15 +106,15 @@ def _parts(folder: SinkFolder, pending: Pending) -> list[Checked]:
     return found
 
 
-def repair(directory: Path, node_id: int) -> list[str]:
+def repair(directory: Path, node_id: int) -> tuple[list[str], list[Checked]]:
     """Remove parts that no commit names and nobody writes, with the node down: no task that could still be committed is
-    alive then. Returns what was done. What is damaged stays."""
-    done = []
+    alive then. Returns what was done, and what is left to other users. What is damaged stays."""
+    done, left = [], []
     for folder in sinks(directory):
         try:
             folder.check_mine()
         except PermissionRefused as error:
-            done.append(f"{folder.path}: left as it is: {error}")
+            left.append(Checked(folder.path, "sink", note=f"is left as it is: {error}"))
             continue
         with contextlib.suppress(TimedOut), folder.locked(_LOCK_S):
             try:
@@ -123,7 +123,7 @@ def repair(directory: Path, node_id: int) -> list[str]:
                 continue  # `examine` tells of it
             named = {part.name for part in state.pending.parts} if state is not None and state.pending else set()
             for _name, path in folder.parts():
-                if path.name not in named and not is_written(path):
+                if path.name not in named and not data_files.instead(path) and not is_written(path):
                     data_files.unlink(path)
                     done.append(f"{path}: removed, no commit names it")
-    return done
+    return done, left

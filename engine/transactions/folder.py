@@ -190,7 +190,7 @@ class SinkFolder:
 
 def sinks(directory: Path) -> list[SinkFolder]:
     """All sinks of a data directory."""
-    return [SinkFolder(path) for path in _listed(directory) if _NAME.fullmatch(path.name) and _is_folder(path)]
+    return [SinkFolder(path) for path in _listed(directory) if _is_sink(path)]
 
 
 def strangers(directory: Path) -> list[tuple[Path, str]]:
@@ -199,10 +199,14 @@ def strangers(directory: Path) -> list[tuple[Path, str]]:
     for path in _listed(directory):
         if path.name.startswith(_GONE):
             found.append((path, "is left of a sink that was forgotten; the next one that is forgotten takes it along"))
-        elif not (_NAME.fullmatch(path.name) and _is_folder(path)):
+        elif not _is_sink(path):
             with contextlib.suppress(FileNotFoundError):
-                owner = access.user(path.lstat().st_uid)
-                found.append((path, f"does not belong here, and is not a sink; {owner} owns it and may remove it"))
+                looked = path.lstat()
+                owner = access.user(looked.st_uid)
+                may = f"{owner} owns it and may remove it"
+                if stat.S_ISREG(looked.st_mode) and looked.st_nlink > 1:
+                    may = f"it is a second name of a file of {owner}, who may remove this name"
+                found.append((path, f"does not belong here, and is not a sink; {may}"))
     return found
 
 
@@ -213,8 +217,20 @@ def _listed(directory: Path) -> list[Path]:
         return []
 
 
-def _is_folder(path: Path) -> bool:
+def _is_sink(path: Path) -> bool:
+    """Whether it has the name of a sink, and anything that a sink has; or its owner lets nobody see what it has."""
     try:
-        return stat.S_ISDIR(path.lstat().st_mode)
+        if not _NAME.fullmatch(path.name) or not stat.S_ISDIR(path.lstat().st_mode):
+            return False
     except FileNotFoundError:  # it was forgotten just now
         return False
+    folder = SinkFolder(path)
+    for each in (folder.state, folder.lock, folder.staged):
+        try:
+            each.lstat()
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            pass
+        return True
+    return False

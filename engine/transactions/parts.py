@@ -216,7 +216,7 @@ class PartReader:
                 raise self._corrupt(0, f"{part.bytes} bytes", "no file") from None
             try:
                 size = os.fstat(descriptor).st_size
-                if size != part.bytes:
+                if size != part.bytes or size < PART_HEADER_BYTES:
                     raise self._corrupt(min(size, part.bytes), f"{part.bytes} bytes", f"{size} bytes")
                 self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
             finally:

@@ -15,14 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from warren.engine.errors import CorruptRecord, FormatVersionError, StoreError
+from warren.engine.errors import CorruptRecord, FormatVersionError, LimitError, StoreError
 from warren.engine.kernel import atomic_file, data_files
 from warren.engine.kernel.formats import SINK_VERSION
+from warren.engine.saying import shown, undecoded
 from warren.engine.transactions.folder import SinkFolder
 from warren.engine.transactions.parts import Destination, Part
 
 #: runs of a query that are remembered, and writes that are no streams
 RUNS_KEPT = WRITES_KEPT = 64
+#: bytes of a state that is written, and of one that is read
+STATE_BYTES_MAX = 256 << 20
+READ_BYTES_MAX = STATE_BYTES_MAX + (1 << 20)
 #: batches whose seals are remembered: so many does Spark keep in a checkpoint
 SEALS_KEPT = 100
 
@@ -110,7 +114,7 @@ def load(folder: SinkFolder, node_id: int | None) -> State | None:
     kinds.
     """
     try:
-        content = data_files.read(folder.state, anyones=True)
+        content = data_files.read(folder.state, anyones=True, most=READ_BYTES_MAX)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -118,8 +122,8 @@ def load(folder: SinkFolder, node_id: int | None) -> State | None:
     state = decode(folder.state, content)
     if state.sink != folder.name or (node_id is not None and state.node_id != node_id):
         raise StoreError(
-            f"{folder.state} is of sink {state.sink!r} of node {state.node_id:016x}: somebody put it there; put it "
-            "back, or move it away"
+            f"{folder.state} is of sink {shown(state.sink)} of node {state.node_id:016x}: somebody put it there; "
+            "put it back, or move it away"
         )
     return state
 
@@ -141,11 +145,17 @@ def decode(path: Path, content: bytes) -> State:
             raise FormatVersionError(f"{path} has version {version}; this Warren reads up to {SINK_VERSION}: upgrade")
         return msgspec.json.decode(raw, type=State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptRecord(path, 0, "the state of a sink", str(error), advice) from error
+        raise CorruptRecord(path, 0, "the state of a sink", undecoded(error), advice) from error
 
 
 def save(folder: SinkFolder, state: State) -> None:
-    """Make it the durable state. Raises StoreError and its kinds; SyncFailed: it may be the state, or may not."""
+    """Make it the durable state. Raises LimitError, StoreError and its kinds; SyncFailed: it may be the state, or
+    may not."""
     raw = msgspec.json.encode(state)
     content = b'{"crc32":%d,"sink":%s}\n' % (zlib.crc32(raw), raw)
+    if len(content) > STATE_BYTES_MAX:
+        raise LimitError(
+            f"sink {folder.name!r} would have to remember {len(content):,} bytes of a batch, and a sink remembers at "
+            f"most {STATE_BYTES_MAX:,}: write to fewer destinations, or from fewer partitions, at once"
+        )
     atomic_file.replace(folder.state, content, folder.file_mode)

@@ -272,3 +272,81 @@ def test_a_stop_on_a_full_disk_leaves_no_problem(small_disk: Path) -> None:
     assert set(confirmed) <= set(there)
     warren("stop", directory)
     assert "without a body" not in json.dumps(check(directory))
+
+
+#: names that others may give: no UTF-8, what a terminal obeys, a line of its own, what turns a line around, a shell's
+NAMES = (
+    b"\xff\xfe",
+    b"\x1b[31mred\x07",
+    b"x\nok       all is well",
+    b"\xc2\x9b2J",
+    "\u202etxt.\u2066exe".encode(),
+    b"$(touch here)`id`",
+)
+
+
+@pytest.mark.parametrize("folder", ["transactions", "store/persistent", "queues/worker-0/journal"])
+def test_names_of_files_are_harmless_in_lines_and_json_is_utf8(node: Path, folder: str) -> None:
+    warren("stop", node)
+    place = node / folder
+    place.mkdir(exist_ok=True)
+    for name in NAMES:
+        descriptor = os.open(os.fsencode(place) + b"/" + name, os.O_CREAT | os.O_WRONLY, 0o600)
+        os.close(descriptor)
+    for words in (("check",), ("check", "--repair"), ("transactions",)):
+        found = json.loads(warren(words[0], node, *words[1:], "--json").stdout)
+        if words[0] == "check" or folder == "transactions":
+            assert f"{folder}/\\udcff\\udcfe" in str(found).replace("\\\\", "\\") or words[0] != "check"
+            assert "\\udcff" in str(found)
+        said = warren(words[0], node, *words[1:])
+        text = said.stdout + said.said
+        assert [c for c in text if not c.isprintable() and c != "\n"] == []
+        assert "\nok  " not in text
+        if words[0] == "check":
+            assert not {"`", "$"} & set(text), text
+            lines = [line for line in text.splitlines() if f"{place}/" in line and line.startswith("note     ")]
+            assert len(lines) == len(NAMES), text
+
+
+def test_a_link_with_such_a_name_is_named_without_it(node: Path) -> None:
+    warren("stop", node)
+    link = node / "store" / "persistent" / "a\x1b[31m`id`\nb"
+    link.symlink_to("/nowhere")
+    for words in (("up", node), ("check", node, "--repair")):
+        said = warren(*words, code=2).said
+        assert "a\\x1b[31m\\x60id\\x60\\x0ab is a symbolic link of" in said, said
+        assert "\x1b" not in said
+    assert "PROBLEM" in warren("check", node, code=1).stdout
+
+
+def test_small_files_that_are_too_large_are_not_read(node: Path) -> None:
+    """Sparse, so that a disk has room for them: what Warren writes is never as long."""
+    warren("stop", node)
+    for name in ("lock", "launch.json", "queues/worker-0/epoch", "store/persistent/clean", "queues/worker-0/files"):
+        os.truncate(node / name, 3 << 30)
+    limit = "it has 3,221,225,472 bytes, and at most"
+    found = warren("check", node, code=1).stdout
+    assert f"{node}/queues/worker-0/files: cannot read {node}/queues/worker-0/files: {limit}" in found, found
+    assert f"{node}/queues/worker-0: may be an older copy" in found
+    os.truncate(node / "node.json", 3 << 30)
+    assert f"cannot read {node}/node.json: {limit}" in warren("check", node, code=1).said
+
+
+def test_damage_of_node_json_is_told_in_plain_words(node: Path) -> None:
+    warren("stop", node)
+    content = (node / "node.json").read_bytes()
+    (node / "node.json").write_bytes(content.replace(b"half_messages_max", b"half^messages_max"))
+    said = warren("check", node, code=3).said
+    assert "found something else, as after a damaged byte or a change by hand (Object contains unknown field" in said
+
+
+def test_what_is_left_to_another_user_was_not_repaired(node: Path) -> None:
+    warren("stop", node)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    staged = node / "transactions" / "theirs" / "staged"
+    staged.mkdir(parents=True)
+    os.chown(staged.parent, 1, 1)
+    found = check(node, "--repair")
+    assert found["repaired"] == []
+    assert any(f"{staged.parent}: is left as it is: sink 'theirs' belongs to" in line for line in found["notes"])

@@ -138,6 +138,12 @@ def test_check_names_what_is_damaged(directory: Path) -> None:
     assert [(row["sink"], bool(row["problem"])) for row in told("transactions", directory)] == [
         ("copies", False), ("file", True), ("pipe", True),
     ]  # fmt: skip
+    (sink.folder.path.parent / "folder").mkdir()
+    os.link(directory / "node.json", sink.folder.path.parent / "second")
+    listed = warren("transactions", directory).stdout
+    assert re.search(rf"folder'? does not belong here, and is not a sink; {owned}", listed)
+    second = rf"it is a second name of a file of user \S+ \({os.geteuid()}\)"
+    assert re.search(rf"second'? does not belong here, and is not a sink; {second}", listed)
     state = sink.folder.state.read_bytes()
     sink.folder.state.write_bytes(state.replace(b'"number":1', b'"number":2'))
     assert f"PROBLEM  {sink.folder.state}: at byte 0: expected crc32" in warren("check", directory, code=1).stdout
@@ -149,3 +155,16 @@ def test_check_names_what_is_damaged(directory: Path) -> None:
     warren("up", directory, "--detach")
     warren("transactions", directory, "--finish", "copies")
     assert bodies(directory) == list(range(MESSAGES))
+
+
+def test_a_state_that_is_too_large_is_not_read(directory: Path) -> None:
+    """A member can make his as long as he likes, without a disk that is as large."""
+    folder = directory / "transactions" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "state").touch()
+    os.truncate(folder / "state", 3 << 30)
+    limit = "it has 3,221,225,472 bytes, and at most 269,484,032 are read"
+    assert f"{folder}/state: cannot read {folder}/state: {limit}" in warren("check", directory, code=1).stdout
+    [row] = told("transactions", directory)
+    assert limit in row["problem"]
+    assert "cannot be read" in warren("transactions", directory).stdout

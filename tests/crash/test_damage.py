@@ -7,6 +7,7 @@ copy for each case, damaged by hand, checked, and served by another incarnation,
 read as clients read them: with their checksums.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from warren.ipc import _core as atomics
 from warren.workers.cli.check import verify
 from warren.workers.node import absence
 
+from support.command_line import warren as command
 from support.long import in_part
 from support.queue_probe import Incarnation, Node, Peer, Queue
 
@@ -373,3 +375,90 @@ def test_a_directory_in_the_place_of_a_file_is_named(made: Made, tmp_path: Path,
     assert any(line.startswith(str(target)) for line in verify(NodeDirectory(path)).problems)
     said, _found, _bad = serve(node_at(path))
     assert any(line.startswith(str(target)) for line in said)
+
+
+def as_pipe(path: Path, _kept: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_folder(path: Path, _kept: Path) -> None:
+    path.mkdir()
+
+
+def as_link(path: Path, kept: Path) -> None:
+    path.symlink_to(kept)
+
+
+def as_file(path: Path, _kept: Path) -> None:
+    path.touch()
+
+
+WAYS: dict[str, Callable[[Path, Path], None]] = {
+    "a pipe": as_pipe,
+    "a folder": as_folder,
+    "a symbolic link": as_link,
+    "a file": as_file,
+}
+PLACES: dict[str, Callable[[Folder], Path]] = {
+    "journal-old": lambda folder: journals(folder)[0],
+    "data": lambda folder: data(folder)[0],
+    "index": lambda folder: folder.index_file(1, 0),
+    "files": lambda folder: folder.files,
+    "terms": lambda folder: folder.terms,
+    "epoch": lambda folder: folder.path / "epoch",
+    "worker": lambda folder: folder.path,
+    "journal": lambda folder: folder.journal,
+    "transient": lambda folder: folder.transient,
+    "segments": lambda folder: folder.segments,
+    "queue": lambda folder: folder.segments / "1",
+    "large": lambda folder: folder.large,
+    "queues": lambda folder: folder.path.parent,
+    "store": lambda folder: folder.path.parent.parent / "store",
+    "persistent": lambda folder: folder.path.parent.parent / "store" / "persistent",
+    "transactions": lambda folder: folder.path.parent.parent / "transactions",
+    "catalog": lambda folder: folder.path.parent.parent / "catalog.json",
+}
+OF_FILES = ("journal-old", "data", "index", "files", "terms", "epoch", "catalog")
+INSTEAD = [
+    *((place, way) for place in PLACES for way in ("a pipe", "a symbolic link")),
+    *((place, "a folder" if place in OF_FILES else "a file") for place in ("index", "terms", "segments", "worker")),
+]
+
+
+@pytest.mark.parametrize(("place", "way"), INSTEAD)
+def test_what_lies_in_the_place_of_something_is_one_problem(made: Made, tmp_path: Path, place: str, way: str) -> None:
+    """It is named with its path, the rest is read, and a repair that would give up what it hides is refused."""
+    path, kept = tmp_path / "node", tmp_path / "kept"
+    shutil.copytree(made.path, path)
+    folder = Folder.of(path, 0)
+    (path / "transactions").mkdir()
+    folder.large.mkdir(exist_ok=True)
+    (folder.path / "epoch").write_bytes(b"1\n")
+    target = PLACES[place](folder)
+    lost = file_register.read(folder.files, NODE_ID, 2).entries[LISTED_INDEX, 1, 0].messages
+    if target.exists():
+        target.rename(kept)
+    WAYS[way](target, kept)
+    report = verify(NodeDirectory(path))
+    about = [line for line in report.problems + report.notes if line.startswith(f"{target}: ")]
+    assert len(about) == 1, about
+    assert f"{target}: {way}" in report.problems[-1]
+    assert f"where a {'file' if place in OF_FILES else 'folder'} of Warren's belongs" in about[0]
+    if place in ("index", "queue", "segments"):
+        assert f"at most {lost}" in about[0] if place == "index" else "at most" in about[0], about
+    read = {item.path for item in report.files if not item.problem and item.records}
+    if place not in ("worker", "queues", "journal", "files"):
+        assert any(name.endswith(".jnl") for name in read), read
+    if place not in ("worker", "queues", "segments", "files"):
+        assert any(name.endswith(".idx") for name in read), read
+    assert not any("Error" in line or "Errno" in line for line in report.problems + report.notes)
+    assert command("check", path, "--json", code=1).json()["problems"] == report.problems  # type: ignore[index]
+    before = sorted(path.rglob("*"))
+    said = command("check", path, "--repair", code=2).said
+    assert str(target) in said
+    assert way in said
+    assert sorted(path.rglob("*")) == before
+    if place == "terms" and way != "a symbolic link":
+        lines, _found, _bad = serve(node_at(path))
+        assert any(line.startswith(str(target)) for line in lines)
+        assert list(folder.path.glob("quarantine/terms*"))

@@ -17,6 +17,7 @@ import pytest
 from warren.engine.errors import CorruptRecord, Fenced, InvalidName, LimitError, StoreError, TimedOut, UsageError
 from warren.engine.transactions import parts as parts_module
 from warren.engine.transactions import sink as sink_module
+from warren.engine.transactions import state as state_module
 from warren.engine.transactions.folder import PartName, SinkFolder, sinks
 from warren.engine.transactions.parts import Destination, Part, PartWriter
 from warren.engine.transactions.sink import KEPT_S, Batch, Sink
@@ -303,6 +304,18 @@ def test_limits_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sink_module, "DESTINATIONS_MAX", 0)
     with pytest.raises(LimitError, match="goes to more than 0 destinations"):
         target.commit(batch, [staged], ListTargets(world))
+
+
+def test_a_state_that_nobody_would_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, world = sink(tmp_path), World(random.Random(1))
+    batch = Batch(QUERY, 0, "r")
+    target.enter(batch)
+    staged = stage(target, batch)
+    before = target.folder.state.read_bytes()
+    monkeypatch.setattr(state_module, "STATE_BYTES_MAX", len(before))
+    with pytest.raises(LimitError, match="a sink remembers at most"):
+        target.commit(batch, [staged], ListTargets(world))
+    assert target.folder.state.read_bytes() == before
 
 
 def test_who_waits_for_a_sink_does_not_wait_for_ever(tmp_path: Path) -> None:

@@ -34,19 +34,28 @@ from warren.engine.catalog import catalog, ownership
 from warren.engine.catalog import log as catalog_log
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.node_directory import NodeDirectory, NodeFile
-from warren.engine.errors import CorruptRecord, DirectoryInUse, FormatVersionError, LimitError, StoreError, UsageError
+from warren.engine.errors import (
+    CorruptRecord,
+    DirectoryInUse,
+    FormatVersionError,
+    LimitError,
+    StoreError,
+    SystemLimit,
+    UsageError,
+)
 from warren.engine.kernel import atomic_file, data_files, file_register, quarantine, segment
-from warren.engine.kernel.file_register import Entry
+from warren.engine.kernel.file_register import Entry, Key
 from warren.engine.kernel.formats import (
     FILE_HEADER_BYTES,
     FILE_JOURNAL,
     FILE_SEGMENT,
+    LISTED_DATA,
     LISTED_INDEX,
     LISTED_JOURNAL,
     QUEUE_SEGMENT_ENTRY,
     SEGMENT_ENTRY_COUNT,
 )
-from warren.engine.kernel.paths import STORE_FOLDERS, TopicsFolder, queues_of, store_folder
+from warren.engine.kernel.paths import STORE_FOLDERS, TRANSACTIONS, TopicsFolder, queues_of, store_folder
 from warren.engine.queues import body_check, segment_stamp
 from warren.engine.queues.folder import Folder, read_subscriptions
 from warren.engine.queues.replay import last_begun, vouched, was_cut
@@ -54,6 +63,7 @@ from warren.engine.queues.terms import read_terms
 from warren.engine.saying import command, counted
 from warren.engine.store import clean_mark
 from warren.engine.store.check import Damage, StoreCheck
+from warren.engine.store.folder import DATA, STAMP
 from warren.engine.topics import check as topics_check
 from warren.engine.topics.found import Found
 from warren.engine.topics.log_loss import Loss
@@ -61,7 +71,8 @@ from warren.engine.transactions import check as transactions_check
 from warren.ipc.layout import SERVER_STORE_PERSISTENT, SERVER_STORE_TRANSIENT, SERVER_WORKER_FIRST
 from warren.ipc.region import RegionError
 from warren.workers.cli import consent, output
-from warren.workers.node import absence, catalog_cut
+from warren.workers.node import absence, catalog_cut, displaced
+from warren.workers.node.displaced import Displaced
 from warren.workers.process.tie import data_folders, owning, served, workers_there
 
 TERMS_MAGIC = b"WRNTERM1"
@@ -90,6 +101,33 @@ class Checked:
 
 
 @dataclass
+class _Hidden:
+    """What is hidden by something else that lies in its place (workers/node/displaced.py), and what it holds."""
+
+    by: Displaced
+    queues: set[str] = field(default_factory=set)
+    messages: int = 0
+    unknown: bool = False  #: … and others, of which nobody can say how many
+
+    def holds(self, messages: int | None, queue: str = "") -> None:
+        """Messages that are lost without it; None: nobody can say how many."""
+        self.messages += messages or 0
+        self.unknown = self.unknown or messages is None
+        self.queues |= {queue} if queue else set()
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        shown = sorted(self.queues)[:PARTS_MAX]
+        more = f" and {len(self.queues) - len(shown)} more" if len(self.queues) > len(shown) else ""
+        of = f" of queue{'s' if len(self.queues) > 1 else ''} {', '.join(shown)}{more}" if shown else ""
+        counts = [f"at most {counted(self.messages, 'message')}{of}"] if self.messages else []
+        counts += [f"{'others' if counts else 'messages'} of which nobody can say how many"] if self.unknown else []
+        cost = f"; lost if it is not put back: {' and '.join(counts)}" if counts else ""
+        return f"{self.by.text}{cost}: {self.by.advice}"
+
+
+@dataclass
 class Report:
     """What a check found."""
 
@@ -98,6 +136,15 @@ class Report:
     files: list[Checked] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
     loss: dict[str, Any] | None = None  #: of the log of topics, that was accepted
+    hidden: dict[Path, _Hidden] = field(default_factory=dict)  #: by the path of what hides it
+
+    def hidden_by(self, path: Path) -> _Hidden | None:
+        """What lies in the place of a path, or of a folder above it."""
+        return next((self.hidden[each] for each in (path, *path.parents) if each in self.hidden), None)
+
+    def reaches(self, folder: Path) -> bool:
+        """Whether it is a folder that can be read."""
+        return self.hidden_by(folder) is None and folder.is_dir()
 
     @property
     def problems(self) -> list[str]:
@@ -120,16 +167,17 @@ class _Place:
     appended: bool
 
 
-def places(directory: Path) -> Iterator[_Place]:
-    """The folders of the queue workers that have segment files."""
-    for worker, owner in workers(directory):
+def places(report: Report, workers: Iterable[tuple[Path, int]]) -> Iterator[_Place]:
+    """The folders of queue workers that have segment files; those that can be read."""
+    for worker, owner in workers:
         folder = Folder(worker)
-        yield _Place(folder.journal, ".jnl", FILE_JOURNAL, owner, True)
-        yield _Place(folder.transient, ".jnl", FILE_JOURNAL, owner, True)
-        yield _Place(folder.segments, ".dat", FILE_JOURNAL, owner, False)
-        for queue in sorted(folder.segments.glob("*")):
-            if queue.is_dir() and queue.name.isdigit():
-                yield _Place(queue, ".idx", FILE_SEGMENT, owner, False)
+        found = [_Place(folder.journal, ".jnl", FILE_JOURNAL, owner, True)]
+        found += [_Place(folder.transient, ".jnl", FILE_JOURNAL, owner, True)]
+        found += [_Place(folder.segments, ".dat", FILE_JOURNAL, owner, False)]
+        if report.reaches(folder.segments):
+            queues = sorted(path for path in folder.segments.glob("*") if path.name.isdigit())
+            found += [_Place(queue, ".idx", FILE_SEGMENT, owner, False) for queue in queues]
+        yield from (place for place in found if report.reaches(place.folder))
 
 
 def verify(
@@ -144,6 +192,8 @@ def verify(
     node = directory.read()
     tell = progress if progress is not None else lambda _done, _all: None
     report = Report(str(directory.path), not repair and (directory.in_use() or served(directory.path)))
+    with _told(report, directory.path, "directory"):
+        report.hidden = {item.path: _Hidden(item) for item in displaced.find(directory.path)}
     identity = directory.path / "node.json"
     report.files.append(Checked(str(identity), "node", identity.stat().st_size))
     if accepts is not None:  # before anything is changed
@@ -153,30 +203,30 @@ def verify(
         _absent(report, directory.path, node, loaded, repair)
     persistent: StoreCheck | None = None
     for store, folder in stores(directory.path):
-        if folder.is_dir():
+        if report.reaches(folder):
             checking = StoreCheck(folder, node.node_id, store, report.running)
-            _store(report, checking, tell, repair)
-            persistent = checking if store == SERVER_STORE_PERSISTENT else persistent
-    if TopicsFolder.of(directory.path).path.is_dir():
+            with _told(report, folder, "store", repair):
+                _store(report, checking, tell, repair)
+                persistent = checking if store == SERVER_STORE_PERSISTENT else persistent
+    if report.reaches(TopicsFolder.of(directory.path).path):
         _topics(report, directory.path, node, tell, repair)
-    if repair:
-        report.repaired += transactions_check.repair(directory.path, node.node_id)
-    for item in transactions_check.examine(directory.path, node.node_id):
-        told = str(item.path), item.kind, item.bytes, item.records, item.problem, item.note
-        report.files.append(Checked(*told))
+    if report.reaches(directory.path / TRANSACTIONS):
+        with _told(report, directory.path / TRANSACTIONS, "sinks", repair):
+            _sinks(report, directory.path, node.node_id, repair)
     entries: dict[Path, Entry] = {}
-    for worker, owner in workers(directory.path):
+    there = [(path, owner) for path, owner in workers(directory.path) if report.reaches(path)]
+    for worker, owner in there:
         report.files += _subscriptions(Folder(worker))
-        entries |= _listed(report, directory.path, Folder(worker), node.node_id, owner)
+        with _told(report, worker, "worker"):
+            entries |= _listed(report, directory.path, Folder(worker), node.node_id, owner)
     work: list[tuple[_Place, int, Path, bool]] = []
-    for place in places(directory.path):
-        if not place.folder.is_dir():
-            continue
-        listing = segment.list_files(place.folder, place.suffix)
-        report.files += _strangers(listing, place, report.running)
-        last = last_begun(listing.files) if place.appended else -1
-        work += [(place, number, path, place.appended and number >= last) for number, path in listing.files]
-        report.files += _marks(place.folder)
+    for place in places(report, there):
+        with _told(report, place.folder, "folder"):
+            listing = segment.list_files(place.folder, place.suffix)
+            report.files += _strangers(listing, place, report.running)
+            last = last_begun(listing.files) if place.appended else -1
+            work += [(place, number, path, place.appended and number >= last) for number, path in listing.files]
+            report.files += _marks(place.folder)
     ends: dict[Path, int] = {}
     for done, (place, number, path, is_last) in enumerate(work, 1):
         look = partial(_segment_file, place, number, path, node.node_id, is_last, report.running, ends)
@@ -187,11 +237,55 @@ def verify(
             report.files.append(checked)
         tell(done, len(work))
     if not report.running:
-        for worker, owner in workers(directory.path):
-            report.files += _mark_fits(Folder(worker), node.node_id, owner, ends)
-        if loaded is not None:
-            report.files += _bodies(directory, node, loaded, persistent, tell)
+        whole = [(path, owner) for path, owner in there if _whole(report, path)]
+        for worker, owner in whole:
+            with _told(report, worker, "mark"):
+                report.files += _mark_fits(Folder(worker), node.node_id, owner, ends)
+        if loaded is not None and (persistent is not None or not report.hidden):
+            report.files += _bodies(directory, node, loaded, persistent, whole, tell)
+    _name_hidden(report, directory.path)
     return report
+
+
+@contextlib.contextmanager
+def _told(report: Report, path: Path, kind: str, raises: bool = False) -> Iterator[None]:
+    """What cannot be read is a problem, and the rest is read all the same. `raises`: something is being repaired."""
+    try:
+        yield
+    except (FormatVersionError, SystemLimit):
+        raise
+    except (StoreError, OSError) as error:
+        if raises:
+            with atomic_file.file_explained(f"cannot repair {path}"):
+                raise
+        what = str(error) if isinstance(error, StoreError) else f"cannot be read: {error.strerror or error}"
+        report.files.append(Checked(str(path), kind, problem=what))
+
+
+def _whole(report: Report, folder: Path) -> bool:
+    """Whether nothing in a folder is hidden."""
+    return report.hidden_by(folder) is None and not any(path.is_relative_to(folder) for path in report.hidden)
+
+
+def _name_hidden(report: Report, directory: Path) -> None:
+    """Each thing in the place of another is one problem. Topics tell of theirs, and what to do, by themselves."""
+    topics = TopicsFolder.of(directory).path
+    for path, hidden in report.hidden.items():
+        of_it = [item for item in report.files if item.path == str(path)]
+        if topics in path.parents and any(item.problem for item in of_it):
+            continue
+        report.files = [item for item in report.files if item.path != str(path)]
+        report.files.append(Checked(str(path), "displaced", problem=hidden.text))
+
+
+def _sinks(report: Report, directory: Path, node_id: int, repair: bool) -> None:
+    left: list[transactions_check.Checked] = []
+    if repair:
+        done, left = transactions_check.repair(directory, node_id)
+        report.repaired += done
+    for item in [*left, *transactions_check.examine(directory, node_id)]:
+        told = str(item.path), item.kind, item.bytes, item.records, item.problem, item.note
+        report.files.append(Checked(*told))
 
 
 def _absent(report: Report, directory: Path, node: NodeFile, loaded: Catalog | None, repair: bool) -> None:
@@ -205,6 +299,10 @@ def _absent(report: Report, directory: Path, node: NodeFile, loaded: Catalog | N
         report.files.append(Checked(str(directory), "missing", problem=str(error)))
         return
     for item in missing:
+        if (hidden := report.hidden_by(item.path)) is not None:
+            hidden.holds(None)
+        if item.path in report.hidden or (item.unsure and item.path / STAMP in report.hidden):
+            continue
         what = item.text(directory).removeprefix(f"{item.path} ")
         report.files.append(Checked(str(item.path), "missing", problem=what))
 
@@ -214,10 +312,11 @@ def _bodies(
     node: NodeFile,
     loaded: Catalog,
     store: StoreCheck | None,
+    workers: Iterable[tuple[Path, int]],
     progress: Callable[[int, int], None],
 ) -> Iterator[Checked]:
     """Rows of queues whose bodies the message store does not have; files of large messages."""
-    owners = dict(workers(directory.path))
+    owners = dict(workers)
     numbers = {owner - SERVER_WORKER_FIRST: path for path, owner in owners.items()}
     try:
         found, large = body_check.compare(
@@ -324,18 +423,31 @@ def _listed(report: Report, directory: Path, folder: Folder, node_id: int, owner
             "is missing, so other missing files cannot be noticed; the next start of the node makes it again"
         )
     report.files.append(checked)
-    missing = [key for key in listed.entries if not folder.path_of(key).is_file()]
+
+    def lacks(key: Key) -> bool:
+        path = folder.path_of(key)
+        return report.hidden_by(path) is not None or not path.is_file()
+
+    missing = [key for key in listed.entries if lacks(key)]
     if missing and report.running:  # some may have gone since
         again = file_register.read(folder.files, node_id, owner).entries
-        missing = [key for key in missing if key in again and not folder.path_of(key).is_file()]
+        missing = [key for key in missing if key in again and lacks(key)]
     names = _names(directory) if missing else {}
     for key in missing:
         kind, queue, _number = key
         entry = listed.entries[key]
-        of = f" of queue {names.get(queue, f'with id {queue}')}" if queue else ""
+        name = names.get(queue, f"with id {queue}") if queue else ""
+        of = f" of queue {name}" if name else ""
         cost = f"; at most {counted(entry.messages, 'message')} lost" if kind == LISTED_INDEX else ""
         gone = Checked(str(folder.path_of(key)), "missing")
-        if kind == LISTED_JOURNAL and entry.sealed and entry.end <= FILE_HEADER_BYTES:
+        empty = kind == LISTED_JOURNAL and entry.sealed and entry.end <= FILE_HEADER_BYTES
+        if (hidden := report.hidden_by(folder.path_of(key))) is not None:
+            if kind == LISTED_INDEX:
+                hidden.holds(entry.messages, name)
+            elif kind in (LISTED_JOURNAL, LISTED_DATA) and not empty:
+                hidden.holds(None)
+            continue
+        if empty:
             cost = "; nothing was in it"
         gone.problem = f"is missing{of}{cost}: removed, or not copied at the same moment as the other files"
         report.files.append(gone)
@@ -403,6 +515,9 @@ def _store(report: Report, check: StoreCheck, progress: Callable[[int, int], Non
         return
     found = check.repair(progress) if repair else check.examine(progress)
     report.repaired += check.actions
+    for item in found:
+        if item.path in report.hidden and item.path.suffix == DATA and item.problem:
+            report.hidden[item.path].holds(item.damage[0].messages if item.damage else None)
     report.files += [
         Checked(str(item.path), item.kind, item.bytes, item.records, item.problem, item.note, item.damage)
         for item in found
@@ -506,7 +621,8 @@ def _catalog(report: Report, directory: Path, node_id: int, repair: bool) -> Cat
         return None
     if not report.running:  # else it was looked at when the node started
         try:
-            cuts = catalog_cut.find(directory, node_id, loaded.catalog)
+            hurt = [number for number in workers_there(directory) if not _whole(report, directory / queues_of(number))]
+            cuts = catalog_cut.find(directory, node_id, loaded.catalog, hurt)
             if cuts and repair:
                 report.repaired += catalog_cut.repair(directory, loaded.catalog, cuts)
                 loaded = catalog_log.load(directory)
@@ -652,7 +768,7 @@ def _as_listed(place: _Place, found: segment.FileScan, entry: Entry, is_last: bo
 
 def _stopped_clean(place: _Place) -> bool:
     """Whether the server that owns the folder marked that it ended in good order, and none has begun since."""
-    return place.suffix == ".jnl" and (place.folder.parent / "terms").exists()
+    return place.suffix == ".jnl" and (place.folder.parent / "terms").is_file()
 
 
 def _index_entries(checked: Checked, path: Path, node_id: int, owner: int, number: int, listed: Entry | None) -> None:
@@ -721,7 +837,7 @@ def _accepts(loss: Loss, yes: bool, as_json: bool) -> bool:
         output.print_json({"ok": False, "loss": loss.as_json()})
         return False
     for line in () if as_json else loss.lines:
-        print(f"loss     {line}")
+        print(f"loss     {output.escaped(line)}")
     if yes:
         return True
     sys.stdout.flush()
@@ -759,6 +875,7 @@ def check(directory: str, repair: bool, accept_loss: bool, yes: bool, as_json: b
     target.check_made(makes=False)
     if repair:
         target.check_owner()
+        displaced.refuse(target.path)
         ownership.share(target.read().settings.group)
         try:
             target.lock()
@@ -785,21 +902,24 @@ def check(directory: str, repair: bool, accept_loss: bool, yes: bool, as_json: b
         }
         output.print_json(found | ({"loss": report.loss} if accept_loss else {}))
         return 1 if report.problems else 0
+    named = partial(output.found_path, directory=report.dir)
     for item in report.files:
         if verbose and not item.problem:
-            print(f"ok       {item.path}: {counted(item.records, 'record')}, {output.bytes_text(item.bytes)}")
+            print(f"ok       {named(item.path)}: {counted(item.records, 'record')}, {output.bytes_text(item.bytes)}")
     for done in report.repaired:
-        print(f"repaired {done}")
-    for note in report.notes:
-        print(f"note     {note}")
+        print(f"repaired {output.escaped(done)}")
+    for item in report.files:
+        if item.note:
+            print(f"note     {named(item.path)}: {output.escaped(item.note)}")
     for item in report.files:
         if not item.problem:
             continue
-        print(f"PROBLEM  {item.path}: {item.problem}")
+        print(f"PROBLEM  {named(item.path)}: {output.escaped(item.problem)}")
         for part in item.damage[:PARTS_MAX]:
             cost = "unknown" if part.messages is None else str(part.messages)
             ids = f": {', '.join(part.ids[:PARTS_MAX])}" if part.ids else ""
-            print(f"           bytes {part.start} to {part.end}, {part.reason}, messages lost: {cost}{ids}")
+            reason = output.escaped(part.reason)
+            print(f"           bytes {part.start} to {part.end}, {reason}, messages lost: {cost}{ids}")
         if len(item.damage) > PARTS_MAX:
             print(f"           and {len(item.damage) - PARTS_MAX} more, see --json")
     records = sum(item.records for item in report.files)

@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from warren.engine.saying import counted
+from warren.engine.saying import counted, inert
 from warren.workers.cli import output
 from warren.workers.process import abandoned
 
@@ -30,9 +30,9 @@ def clean(dry_run: bool, as_json: bool) -> int:
         return 0
     for left in found:
         parts = f"{left.regions} in /dev/shm, {left.segments} System V segments"
-        where, size = left.directory or "directory not known", output.bytes_text(left.bytes)
+        where, size = inert(left.directory) or "directory not known", output.bytes_text(left.bytes)
         if left.kept:
-            output.say(f"kept: {size} of {where}, {left.kept} ({left.shared_id:012x}: {parts})")
+            output.say(f"kept: {size} of {where}, {output.escaped(left.kept)} ({left.shared_id:012x}: {parts})")
         else:
             output.say(f"{left.shared_id:012x}  {size} ({parts})  {where}")
     done = "would be removed" if dry_run else "removed"

@@ -143,7 +143,7 @@ def up(
     def announce(line: str) -> None:
         output.started(line)
         if not quiet:
-            output.say(f"warren: {line}")
+            output.say(f"warren: {output.escaped_lines(line)}")
 
     if starting >= 0:
         options = dataclasses.replace(options, locked=lambda: os.close(starting))
@@ -582,7 +582,11 @@ def _heading(report: dict[str, Any], width: int) -> Group:
 
     colour = {"running": "green", "starting": "yellow", "draining": "yellow"}.get(report["state"], "red")
     head = Text.assemble(
-        (report["dir"], "bold"), "  node ", report["node_id"], f"  epoch {report['epoch']}  ", (report["state"], colour)
+        (output.escaped(report["dir"]), "bold"),
+        "  node ",
+        report["node_id"],
+        f"  epoch {report['epoch']}  ",
+        (report["state"], colour),
     )
     store = report["store"]
     used = f" ({100 * store['valid_bytes'] / store['file_bytes']:.0f} %)" if store["file_bytes"] else ""
@@ -595,7 +599,7 @@ def _heading(report: dict[str, Any], width: int) -> Group:
     ]
     for alarm in report["alarm_details"]:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(alarm["since"]))
-        parts.append(Text(f"ALARM since {since}: {alarm['text']}", style="bold red"))
+        parts.append(Text(f"ALARM since {since}: {output.escaped(alarm['text'])}", style="bold red"))
     blocked = {why: n for why, n in report["blocked_publishers"].items() if n}
     if blocked:
         waiting = ", ".join(
@@ -749,4 +753,8 @@ def _last(report: dict[str, Any]) -> Group:
 
     if not report.get("messages"):
         return Group()
-    return Group(Text(""), Text("Last messages", style="italic"), *(Text(line) for line in report["messages"][-5:]))
+    return Group(
+        Text(""),
+        Text("Last messages", style="italic"),
+        *(Text(output.escaped(line)) for line in report["messages"][-5:]),
+    )

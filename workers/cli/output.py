@@ -41,7 +41,17 @@ from warren.engine.errors import (
     TimedOut,
     UsageError,
 )
-from warren.engine.saying import AS_IT_IS, DECLARE, NOTHING_DELETED, command, near, not_installed, readable, shown
+from warren.engine.saying import (
+    AS_IT_IS,
+    DECLARE,
+    NOTHING_DELETED,
+    command,
+    inert,
+    near,
+    not_installed,
+    readable,
+    shown,
+)
 from warren.workers.cli.shell_texts import for_the_command_line
 from warren.workers.process.exit_codes import ERRORS_VARIABLE, EXIT_TIMEOUT
 
@@ -331,7 +341,7 @@ def _fail(kind: str, message: str, code: int) -> int:
     if _json:
         _tell(error=kind, message=message)
     else:
-        say(f"warren: {message}", error=True)
+        say(f"warren: {escaped_lines(message)}", error=True)
     return code
 
 
@@ -390,10 +400,26 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def _json_of(value: Any) -> bytes:
+    """JSON, which is UTF-8. Names of files need be none: what is not is escaped."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_readable_in(msgspec.to_builtins(value)))
+
+
+def _readable_in(value: Any) -> Any:
+    if isinstance(value, str):
+        return readable(value)
+    if isinstance(value, dict):
+        return {_readable_in(name): _readable_in(item) for name, item in value.items()}
+    return [_readable_in(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def print_json(value: Any) -> None:
     """One line of JSON, which is UTF-8 whatever the terminal is."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.write(_json_of(value) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -415,10 +441,24 @@ def escaped(text: object) -> str:
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) in _UNSHOWN else c for c in shown)
 
 
+def escaped_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def found_path(path: object, directory: object) -> str:
+    """The path of what was found below a directory, for a line: no name in it does anything to a terminal, a reader of
+    lines or a shell.
+    """
+    above, text = f"{directory}/", str(path)
+    if not text.startswith(above):
+        return inert(text) if text != str(directory) else escaped(text)
+    return escaped(above) + inert(text.removeprefix(above))
+
+
 def _tell(**said: str | bool) -> None:
-    """A line of JSON beside the output. Names of files need be no UTF-8."""
-    found = {name: readable(value) if isinstance(value, str) else value for name, value in said.items()}
-    say(msgspec.json.encode(found).decode(), error=True)
+    """A line of JSON beside the output."""
+    say(_json_of(said).decode(), error=True)
 
 
 def waiting(what: str) -> None:
@@ -426,7 +466,7 @@ def waiting(what: str) -> None:
     if _json:
         _tell(waiting=what)
     else:
-        say(f"warren: waiting: {what}", error=True)
+        say(f"warren: waiting: {escaped(what)}", error=True)
 
 
 class Group(click.Group):
@@ -452,7 +492,7 @@ def note(what: str) -> None:
     if _json:
         _tell(note=what)
     else:
-        say(f"warren: {what}", error=True)
+        say(f"warren: {escaped(what)}", error=True)
 
 
 def starting(what: str, outside: bool) -> None:

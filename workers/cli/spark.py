@@ -316,9 +316,9 @@ def rebuild_key_index(directory: str, compare: bool, as_json: bool) -> int:
         output.print_json({"ok": not found.problems, **found._asdict()})
     else:
         for line in found.rebuilt:
-            print(line)
+            print(output.escaped(line))
         for line in [*found.problems, *found.other]:
-            print(f"PROBLEM  {line}")
+            print(f"PROBLEM  {output.escaped(line)}")
         verdict = counted(len(found.problems), "problem") if found.problems else "no problem"
         print(f"{counted(found.keys, 'key')}: {verdict}")
     return EXIT_PROBLEMS if found.problems else 0

@@ -23,6 +23,7 @@ Crash points: between any two steps of `prepare_…` and `repair`: the next star
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -100,8 +101,8 @@ def find(directory: Path, node_epoch: int, catalog: Catalog | None) -> list[Miss
 
 def _topics_missing(folder: TopicsFolder, node_epoch: int, names: list[str]) -> Iterator[Missing]:
     what = _listed("topic", names)
-    if not folder.log.is_dir():
-        reason = "has no commit log" if folder.path.is_dir() else "is missing"
+    if not _is_folder(folder.log):
+        reason = "has no commit log" if _is_folder(folder.path) else "is missing"
         yield Missing(folder.path, None, reason, f"the messages of {what}", topics=True)
     elif reason := _older(folder.path, node_epoch):
         unsure = stamped(folder.path) == NO_START
@@ -117,17 +118,22 @@ def refuse(directory: Path, node_epoch: int, catalog: Catalog | None) -> None:
 
 def _store_lacks(path: Path) -> str:
     """Why the store's folder is not the one that was made; empty: it is, as far as a folder can tell."""
-    if not path.is_dir():
+    if not _is_folder(path):
         return "is missing"
     return "" if any(name != quarantine.QUARANTINE for name in os.listdir(path)) else "is empty"
 
 
 def _worker_lacks(folder: Folder) -> str:
-    if not folder.path.is_dir():
+    if not _is_folder(folder.path):
         return "is missing"
-    journals = folder.journal.is_dir() and segment.list_files(folder.journal, ".jnl").files
-    segments = folder.segments.is_dir() and os.listdir(folder.segments)
+    journals = _is_folder(folder.journal) and segment.list_files(folder.journal, ".jnl").files
+    segments = _is_folder(folder.segments) and os.listdir(folder.segments)
     return "" if folder.files.exists() or journals or segments else "has neither its list of files nor a journal"
+
+
+def _is_folder(path: Path) -> bool:
+    """Nothing is looked at through a link."""
+    return path.is_dir() and not data_files.instead(path, folder=True)
 
 
 def _older(folder: Path, node_epoch: int) -> str:
@@ -144,11 +150,17 @@ def stamped(folder: Path) -> int | None:
     """The number of the last start that used a folder; None: it has no stamp, and is of before there were any;
     NO_START: what it has is no number. Raises OSError.
     """
+    if data_files.instead(folder / STAMP):
+        return NO_START
     try:
-        content = data_files.read(folder / STAMP)
+        content = data_files.read(folder / STAMP, most=STAMP_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    number = int(content) if len(content) <= STAMP_BYTES_MAX and content.strip().isdigit() else NO_START
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return NO_START
+    number = int(content) if content.strip().isdigit() else NO_START
     return number if number < 1 << 63 else NO_START
 
 
@@ -224,7 +236,7 @@ def _stamped_folders(directory: Path) -> Iterator[Path]:
     been cut.
     """
     for path in [directory / STORE, directory / TOPICS, *sorted(directory.glob("queues/worker-*"))]:
-        if path.is_dir():
+        if _is_folder(path):
             yield path
 
 

@@ -12,6 +12,7 @@ Crash points: catalog.json is replaced as a whole; before that nothing was done.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +45,10 @@ def look(directory: Path, node_id: int, worker: int, ids_end: int) -> Cut | None
     return Cut(worker, recorded, named, catalog_lost(source.folder, named, ids_end)) if named else None
 
 
-def find(directory: Path, node_id: int, catalog: Catalog) -> list[Cut]:
-    """Read the files of all workers of a node that does not run. Raises as `look`."""
-    found = [look(directory, node_id, worker, catalog.next_queue_id) for worker in workers_there(directory)]
+def find(directory: Path, node_id: int, catalog: Catalog, without: Iterable[int] = ()) -> list[Cut]:
+    """Read the files of all workers of a node that does not run, but for some. Raises as `look`."""
+    workers = sorted(set(workers_there(directory)) - set(without))
+    found = [look(directory, node_id, worker, catalog.next_queue_id) for worker in workers]
     return [cut for cut in found if cut is not None]
 
 

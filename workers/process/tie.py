@@ -398,9 +398,14 @@ def owning(directory: Path, folders: Iterable[str]) -> Iterator[None]:
 
 
 def data_folders(directory: Path) -> list[str]:
-    """The folders of a data directory that a process may own."""
-    found = [path.name for path in directory.glob("queues/worker-*")]
-    return [STORE, COLLECTOR, TOPICS, *sorted(f"queues/{name}" for name in found)]
+    """The folders of a data directory that a process may own: what is in their place, and no folder, nobody does."""
+    found = [STORE, COLLECTOR, TOPICS, *sorted(f"queues/{path.name}" for path in directory.glob("queues/worker-*"))]
+
+    def hidden(path: Path) -> bool:
+        inside = [each for each in (path, *path.parents) if directory in each.parents]
+        return any(data_files.instead(each, folder=True) for each in inside)
+
+    return [name for name in found if not hidden(directory / name)]
 
 
 def served(directory: Path) -> bool:
