@@ -435,8 +435,9 @@ def test_scripts_write_codes_of_a_terminal_to_a_terminal_alone(
 
 def test_what_commands_say_beside_their_result_goes_one_way() -> None:
     """As a line of JSON where that was asked for (output.note); what a start says is its result."""
+    aside = re.compile(r'say\(\s*f?"warren: (?!\{(?:line|output\.escaped_lines\(line\))\}")[^\n]*')
     said = {
-        path.name: re.findall(r'say\(\s*f?"warren: (?!\{line\}")[^\n]*', path.read_text())
+        path.name: aside.findall(path.read_text())
         for path in (ROOT / "workers" / "cli").glob("*.py")
         if path.name != "output.py"
     }
