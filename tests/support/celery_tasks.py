@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, group
 
 import warren.celery  # noqa: F401 - the scheme warren://
 
@@ -88,6 +88,13 @@ def hold_early(name: str, seconds: float) -> int:
 @app.task
 def mark_it(*words: object) -> None:
     mark(str(words[-1]))
+
+
+@app.task
+def fan(count: int) -> int:
+    """A task that sends a group: whoever waits for its result is told of the group's members, too."""
+    group(add.s(number, 1) for number in range(count)).apply_async()
+    return count
 
 
 @app.task(bind=True)

@@ -91,6 +91,60 @@ def test_canvas(app: Any, worker: Worker) -> None:
         chord([add(1, 1), named(app, "fail", "broken part")], app=app)(total).get(timeout=WAIT_S)
 
 
+def test_results_of_tasks_that_sent_groups(app: Any, worker: Worker) -> None:
+    """What is given out makes Celery ask for more, in the thread that gives it out."""
+    members = group([named(app, "fan", 2) for _ in range(4)], app=app)()
+    assert members.get(timeout=WAIT_S) == [2] * 4
+    assert chord([named(app, "fan", 3), named(app, "fan", 4)], app=app)(named(app, "total")).get(timeout=WAIT_S) == 7
+
+
+def test_a_program_waits_for_results_while_it_is_told_of_one(app: Any, worker: Worker) -> None:
+    """In the same thread, and in another one that it waits for, from each hook that Celery has."""
+    told: list[tuple[str, int]] = []
+    asking = threading.Lock()
+
+    def ask(hook: str) -> None:
+        def other() -> None:
+            told.append((hook, named(app, "add", 2, 2).delay().get(timeout=WAIT_S, disable_sync_subtasks=False)))
+
+        if asking.acquire(blocking=False):  # not for what it asks for itself
+            with contextlib.ExitStack() as stack:
+                stack.callback(asking.release)
+                other()
+                thread = threading.Thread(target=other)
+                thread.start()
+                thread.join()
+
+    hooks = {
+        "then": lambda result: result.then(lambda _result: ask("then")),
+        "callback": lambda result: ResultSet([result], app=app).get(
+            callback=lambda _id, _value: ask("callback"), timeout=WAIT_S
+        ),
+        "on_message": lambda result: result.get(on_message=lambda _meta: ask("on_message"), timeout=WAIT_S),
+    }
+    for hook, use in hooks.items():
+        told.clear()
+        while not told:  # a result that is there before anybody waits comes without a message
+            result = named(app, "add", 1, 2).delay()
+            use(result)
+            result.get(timeout=WAIT_S)
+        assert set(told) == {(hook, 4)}
+        assert len(told) >= 2, hook
+
+
+def test_a_frozen_chord_that_is_applied_again_calls_its_body_again(app: Any, worker: Worker) -> None:
+    """And a part of it that comes once more does not."""
+    counted = [named(app, "add", n, n) for n in range(3)]
+    frozen = chord(counted, named(app, "mark_it", "round"), app=app)
+    frozen.freeze()
+    marks = lambda: worker.marks.read_text().split() if worker.marks.exists() else []  # noqa: E731
+    before = len(marks())
+    for turn in range(1, 4):
+        frozen.apply_async()
+        wait_until(lambda turn=turn: len(marks()) >= before + turn, WAIT_S, what="the body of the chord")  # type: ignore[misc]
+    assert marks()[before:] == ["round"] * 3
+
+
 def test_each_task_that_ends_a_member_of_a_chord_is_a_part(app: Any) -> None:
     """Else the chord is joined before they have ended, and a pool of one process waits for itself."""
     one, two, three = (app.AsyncResult(name) for name in ("one", "two", "three"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from warren.engine.amqp.names import DEFAULT_VHOST, node_name
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
 
@@ -53,4 +54,9 @@ def queue_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
             found[known[0]] = known[1](value)
         except (TypeError, ValueError) as error:
             raise UsageError(f"queue argument {name}={shown(value)}: {error}") from None
+    exchange, key = found.get("dead_letter_exchange"), found.get("dead_letter_routing_key")
+    if isinstance(exchange, str):  # names as the gateway maps them
+        found["dead_letter_exchange"] = node_name(DEFAULT_VHOST, exchange)
+        if isinstance(key, str) and not exchange:
+            found["dead_letter_routing_key"] = node_name(DEFAULT_VHOST, key)
     return found

@@ -22,6 +22,7 @@ from kombu.message import Message as KombuMessage
 from kombu.transport import base
 
 from warren.engine._core import AttachmentLost
+from warren.engine.amqp.names import DEFAULT_VHOST, node_name
 from warren.engine.errors import Error, ExchangeNotFound, PeerLost, QueueNotFound, UsageError
 from warren.engine.saying import shown
 from warren.workers.celery.arguments import queue_arguments
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from warren.workers.celery.place import Place
 
 T = TypeVar("T")
+#: mailboxes of remote control: a second worker of one name shares it, and says so, as on Redis
+PIDBOX = ".pidbox"
 queue_declare_ok = namedtuple("queue_declare_ok", ("queue", "message_count", "consumer_count"))
 #: the default exchange, which routes to the queue of the routing key
 DEFAULT = ""
@@ -54,6 +57,11 @@ class Connection(Protocol):
 
     def attach(self) -> None:
         """Be a client that consumes."""
+
+
+def _called(name: str) -> str:
+    """What a queue or an exchange is called in the node: as the gateway calls it, so any name of AMQP will do."""
+    return node_name(DEFAULT_VHOST, name)
 
 
 class Channel(base.StdChannel):
@@ -89,20 +97,26 @@ class Channel(base.StdChannel):
     ) -> None:
         """Declare an exchange; with `passive`, ExchangeNotFound if it is not there."""
         if passive:
-            client_of(self._node).route(exchange, "")
+            client_of(self._node).route(_called(exchange), "")
             return
         given = dict(arguments or {})
         alternate = given.pop("alternate-exchange", None)
+        alternate = alternate and _called(alternate)
         self._waiting(
             lambda: self._node.declare_exchange(
-                exchange, type, bool(durable), alternate, auto_delete=bool(auto_delete), arguments=given or None
+                _called(exchange),
+                type,
+                bool(durable),
+                alternate,
+                auto_delete=bool(auto_delete),
+                arguments=given or None,
             )
         )
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange, if it is there."""
         with contextlib.suppress(ExchangeNotFound):
-            self._node.delete_exchange(exchange, if_unused=bool(if_unused))
+            self._node.delete_exchange(_called(exchange), if_unused=bool(if_unused))
 
     def exchange_bind(
         self,
@@ -113,7 +127,7 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Send what comes to the exchange `source` to another one, too."""
-        self._node.bind_exchange(destination, source, routing_key or "", arguments or None)
+        self._node.bind_exchange(_called(destination), _called(source), routing_key or "", arguments or None)
 
     def exchange_unbind(
         self,
@@ -124,7 +138,7 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """No longer."""
-        self._node.unbind_exchange(destination, source, routing_key or "", arguments or None)
+        self._node.unbind_exchange(_called(destination), _called(source), routing_key or "", arguments or None)
 
     # -- queues -------------------------------------------------------------------------------------------------
 
@@ -143,8 +157,10 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
     ) -> tuple[str, int, int]:
         """Declare a queue; without a name it gets one. Raises DeclarationMismatch, QueueNotFound (passive)."""
-        name = queue or f"gen-{uuid.uuid4().hex}"
+        queue = queue or f"gen-{uuid.uuid4().hex}"
+        name = _called(queue)
         given = queue_arguments(arguments)
+        exclusive = bool(exclusive) and not queue.endswith(PIDBOX)
         node = self._open().own if exclusive else self._of(name)
         if exclusive:
             given["exclusive"] = True
@@ -159,9 +175,9 @@ class Channel(base.StdChannel):
         if exclusive and not passive:
             self._open().exclusive.add(name)
         if nowait:
-            return queue_declare_ok(name, 0, 0)
+            return queue_declare_ok(queue, 0, 0)
         counts = found.stats()
-        return queue_declare_ok(name, counts["ready"], counts["consumers"])
+        return queue_declare_ok(queue, counts["ready"], counts["consumers"])
 
     def queue_bind(
         self,
@@ -173,8 +189,9 @@ class Channel(base.StdChannel):
     ) -> None:
         """Bind a queue to an exchange. To the default one every queue is bound already."""
         if exchange != DEFAULT:
-            node = self._of(queue)
-            self._waiting(lambda: node.bind(queue, exchange, routing_key or "", arguments or None))
+            name = _called(queue)
+            node = self._of(name)
+            self._waiting(lambda: node.bind(name, _called(exchange), routing_key or "", arguments or None))
 
     def queue_unbind(
         self,
@@ -185,22 +202,25 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Remove a binding, if it is there."""
-        self._of(queue).unbind(queue, exchange, routing_key or "", arguments or None)
+        name = _called(queue)
+        self._of(name).unbind(name, _called(exchange), routing_key or "", arguments or None)
 
     def queue_purge(self, queue: str, nowait: bool = False) -> int:
         """Drop the ready messages of a queue; how many."""
-        return self._of(queue).queue(queue, create=False).purge()
+        name = _called(queue)
+        return self._of(name).queue(name, create=False).purge()
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, nowait: bool = False) -> int:
         """Delete a queue, if it is there; how many messages were ready just before. Raises PreconditionFailed: it has
         consumers or messages, and that was not wanted."""
-        node = self._of(queue)
+        name = _called(queue)
+        node = self._of(name)
         try:
-            ready: int = node.queue(queue, create=False).stats()["ready"]
-            node.delete_queue(queue, if_unused=bool(if_unused), if_empty=bool(if_empty))
+            ready: int = node.queue(name, create=False).stats()["ready"]
+            node.delete_queue(name, if_unused=bool(if_unused), if_empty=bool(if_empty))
         except QueueNotFound:
             ready = 0
-        self._open().exclusive.discard(queue)
+        self._open().exclusive.discard(name)
         return ready
 
     def after_reply_message_received(self, queue: str) -> None:
@@ -227,7 +247,7 @@ class Channel(base.StdChannel):
 
     def basic_publish(
         self,
-        message: Outgoing,
+        message: Outgoing | str | bytes,
         exchange: str = DEFAULT,
         routing_key: str = "",
         mandatory: bool = False,
@@ -241,12 +261,12 @@ class Channel(base.StdChannel):
         called by what follows from its end (link, chord), a node that is away is waited for."""
         if immediate:
             raise UsageError("immediate is not supported, as in RabbitMQ since 3.0")
+        if isinstance(message, (str, bytes)):  # `celery amqp basic.publish`
+            message = self.prepare_message(message)
+        exchange, routing_key = _called(exchange or DEFAULT), routing_key or ""
+        key = routing_key if exchange else _called(routing_key)
         try:
-            self._waiting(
-                lambda: self._publish(
-                    message, exchange or DEFAULT, routing_key or "", bool(mandatory), confirm_timeout or timeout
-                )
-            )
+            self._waiting(lambda: self._publish(message, exchange, key, bool(mandatory), confirm_timeout or timeout))
         except AttachmentLost as lost:
             raise PeerLost(f"{lost}: connect again") from lost
 
@@ -315,7 +335,7 @@ class Channel(base.StdChannel):
         tag = consumer_tag or f"ctag{self.channel_id}.{uuid.uuid4().hex[:12]}"
         if tag in self._consumers:
             raise UsageError(f"there is a consumer {shown(tag)} on this channel already: give another tag")
-        consumer = Consumer(tag, queue, bool(no_ack), self.prefetch_count, self._deliver)
+        consumer = Consumer(tag, _called(queue), bool(no_ack), self.prefetch_count, self._deliver)
         consumer.flows = self._active
         self._open().attach()
         self._consumers[tag] = consumer
@@ -360,7 +380,7 @@ class Channel(base.StdChannel):
         """The next message of a queue, or None."""
         self._open().attach()
         try:
-            message = self._inbox.get(queue)
+            message = self._inbox.get(_called(queue))
         except AttachmentLost as lost:
             raise PeerLost(f"{lost}: connect again") from lost
         if message is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from kombu.message import Message as KombuMessage
 
+from warren.engine.amqp.names import amqp_name
 from warren.engine.catalog import metadata
 from warren.engine.catalog.arguments import PRIORITY_MAX
 from warren.engine.errors import UsageError
@@ -101,15 +102,18 @@ def _listed(value: Any) -> Any:
 def incoming(channel: Any, message: Message, tag: int, consumer_tag: str | None) -> KombuMessage:
     """What a consumer of kombu gets."""
     meta = message.meta
+    exchange, routing_key = "", message.queue.name
     told = metadata.decode(meta) if meta is not None else None
+    if told is not None:
+        exchange, routing_key = told.exchange, told.routing_key
     properties = dict(told.properties) if told is not None and told.properties else {}
     properties["delivery_mode"] = PERSISTENT if message.persistent else TRANSIENT
     properties["priority"] = message.priority
     info: dict[str, Any] = {
         "delivery_tag": tag,
         "redelivered": message.redelivered,
-        "exchange": told.exchange if told is not None else "",
-        "routing_key": told.routing_key if told is not None else str(message.queue.name),
+        "exchange": amqp_name(exchange)[1],
+        "routing_key": routing_key if exchange else amqp_name(routing_key)[1],
         "priority": message.priority,
     }
     if consumer_tag is not None:

@@ -10,9 +10,10 @@ appends a record without a body, behind which there is nothing.
 
 Chords
   Each part appends its id under the key of the chord. The order of the log says which part is the last one: it calls
-  the body, and appends a record without a body when that is published. So one process calls it, however many end at
-  once. Now and then a part appends how many have ended, so that the next ones need not look at all of them; whoever
-  seems to be the last one does.
+  the body, and when that is published it appends that this round of the chord is over, with its own offset. So one
+  process calls it, however many end at once. Parts behind that offset are of another round, which calls the body if the
+  chord was applied again since: a part that runs once more does not. Now and then a part appends how many have ended,
+  so that the next ones need not look at all of them; whoever seems to be the last one does.
 
 The node is away
   A task that has ended waits for it (workers/celery/patience.py). When time is up it is not a failure: NotStored goes
@@ -24,7 +25,7 @@ Crash points
   Between the append and the ack of a task that is acked late: it runs again; a SUCCESS that is there stays.
   The last part of a chord, before its record: a part that is acked late runs again, and appends it.
   Behind it, before the body is published: the same; it finds itself the last one, and calls the body.
-  Behind the publish, before the closing record: the body is called again, if the part is acked late.
+  Behind the publish, before the record that closes the round: the body is called again, if the part is acked late.
 """
 
 from __future__ import annotations
@@ -52,12 +53,16 @@ from warren.workers.faces.topics import Topic
 
 #: results read in one step
 READ = 500
+#: how long a thread waits for another one that gives out results
+GIVING_S = 0.5
 #: chords of which the number of parts is remembered
 SIZES = 1000
 #: how many parts of a chord are looked at
 CHORD_MAX = 1 << 20
 #: so many of its records tell how many parts have ended; after so many there is a checkpoint
 LOOKED_AT, CHECKPOINT = 256, 64
+#: among the records of a chord: it was applied; its body was called, with the last part at this offset
+AGAIN, CLOSED = b"=again", "=closed,"
 #: in the options of result backends, and Celery's own business
 _CELERY = frozenset({"global_keyprefix"})
 
@@ -70,14 +75,22 @@ class NotStored(Reject):  # type: ignore[misc]  # Celery has no types
 
 
 class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no types
-    """Reads what comes for the process, and gives it to whoever waits. One thread reads, for all."""
+    """Reads what comes for the process, and gives it to whoever waits. One thread reads at a time, for all.
+
+    No lock is held while Celery's code runs, or the program's that it calls: that may wait for other results, here or
+    in another thread. A thread that finds another one reading, or giving out what it read, waits for it; but for one
+    that gives out no longer than GIVING_S, because that one may wait for this one.
+    """
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())  # of what follows
+        self._reading = False
+        self._read_until = 0.0  # others wait until then for who gives out
+        self._giving: list[int] = []  # threads that give out what they read, some more than once
         self._turns = 0  # how often results were given out
         self._missed = False  # results may have come that the reader did not read: the node was away
         self._reader: Reader | None = None
@@ -87,18 +100,18 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
         """Read from now on; from when the node is back, if it is away."""
         if self._pid != os.getpid():
             self._begin()
-        with self._lock:
-            try:
-                self._open()
-            except AWAY:
-                self._missed = True
+        try:
+            self._opened()
+        except AWAY:
+            self._missed = True
 
-    def _open(self) -> Reader:
-        if self._reader is None:
-            self._reader = self.backend.topic.reader(
-                start="latest", tags=sorted(states.READY_STATES), damage="skip", on_data_loss="skip"
-            )
-        return self._reader
+    def _opened(self) -> Reader:
+        with self._changed:
+            if self._reader is None:
+                self._reader = self.backend.topic.reader(
+                    start="latest", tags=sorted(states.READY_STATES), damage="skip", on_data_loss="skip"
+                )
+            return self._reader
 
     def on_wait_for_pending(self, result: Any, **named: Any) -> None:
         """Somebody begins to wait: what is there already, he gets."""
@@ -109,13 +122,6 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
                     self.on_state_change(meta, None)
         except AWAY:
             self._missed = True
-
-    def _look(self) -> None:
-        """What everybody waits for, if it is there."""
-        for task_id in {name for waiting in self._pending_results for name in list(waiting)}:
-            meta = self.backend.get_task_meta(task_id)
-            if meta["status"] in states.READY_STATES:
-                self.on_state_change(meta, None)
 
     def consume_from(self, task_id: str) -> None:
         """Somebody will wait for it."""
@@ -128,31 +134,62 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
         """Give out what comes within `timeout`. Raises TimeoutError."""
         if self._pid != os.getpid() or self._reader is None:
             self.start("")
-        turns = self._turns
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimeoutError("another thread waits for results")
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._may_read(end):
+            return  # another thread has given out some meanwhile
+        missed = self._missed
         try:
-            if turns != self._turns:  # another thread has given out some meanwhile
-                return
             try:
-                reader = self._open()
-                if self._missed:
-                    self._look()
-                    self._missed = False
-                    self._turns += 1
-                    return
-                records = reader.get_many(READ, timeout)
-                if not records:
-                    raise TimeoutError("no result came in time")
-                for record in records:
-                    self._give(record.key, record.body)
-            except AWAY:  # the node is restarted; the reader goes on where it was
-                self._missed = True
-                time.sleep(PAUSE_S if timeout is None else min(PAUSE_S, timeout))
-                raise TimeoutError("the node is away") from None
-            self._turns += 1
+                reader = self._opened()
+                records = [] if missed else reader.get_many(READ, _left(end))
+            finally:
+                self._change(reading=False)
+            if missed:
+                self._missed = False
+                self._look()
+            for record in records:
+                self._give(record.key, record.body)
+        except AWAY:  # the node is restarted; the reader goes on where it was
+            self._missed = True
+            time.sleep(PAUSE_S if end is None else min(PAUSE_S, _left(end) or 0.0))
+            raise TimeoutError("the node is away") from None
         finally:
-            self._lock.release()
+            self._change(given=True)
+        if not records and not missed:
+            raise TimeoutError("no result came in time")
+
+    def _may_read(self, end: float | None) -> bool:
+        """Wait for this thread's turn; False: another one has given out results meanwhile. Raises TimeoutError."""
+        me = threading.get_ident()
+        with self._changed:
+            turns = self._turns
+            while self._reading or (me not in self._giving and self._giving and _left(self._read_until)):
+                left, pause = _left(end), None if self._reading else _left(self._read_until)
+                if left == 0.0:
+                    raise TimeoutError("another thread waits for results")
+                self._changed.wait(min((seconds for seconds in (left, pause) if seconds is not None), default=None))
+                if turns != self._turns and me not in self._giving:
+                    return False
+            self._reading = True
+            self._giving.append(me)
+            return True
+
+    def _change(self, *, reading: bool = True, given: bool = False) -> None:
+        """This thread does not read any more, or has given out what it read."""
+        with self._changed:
+            if not reading:
+                self._reading, self._read_until = False, time.monotonic() + GIVING_S
+            if given:
+                self._giving.remove(threading.get_ident())
+                self._turns += 1
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Give out what anybody waits for, if it is there."""
+        for task_id in {name for waiting in self._pending_results for name in list(waiting)}:
+            meta = self.backend.get_task_meta(task_id)
+            if meta["status"] in states.READY_STATES:
+                self.on_state_change(meta, None)
 
     def _give(self, key: str | None, body: bytes) -> None:
         task_id = self.backend.task_of(key)
@@ -166,7 +203,9 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
         """Nobody waits any more."""
         if self._pid != os.getpid():
             self._begin()  # the lock may be held by a thread of the parent
-        with self._lock:
+        with self._changed:
+            while self._reading:
+                self._changed.wait()
             reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -262,10 +301,6 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
     def _set_with_state(self, key: bytes | str, value: bytes | str, state: str) -> None:
         self.kept.append([key_of(key)], value, state)
 
-    def delete(self, key: bytes | str) -> None:
-        """No value any more."""
-        self.kept.append([key_of(key)], b"")
-
     def task_of(self, key: str | None) -> str | None:
         """The id of the task that a key of the topic is of, or None."""
         prefix = key_of(self.task_keyprefix)
@@ -276,6 +311,12 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
 
     # -- chords -------------------------------------------------------------------------------------------------
 
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """All parts of a chord but the last one were sent; perhaps not for the first time (a frozen signature)."""
+        key = key_of(self.get_key_for_chord(group_id))
+        if self.kept.find(key, 1):
+            self.kept.append([key], AGAIN)
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **named: Any) -> None:
         """A part of a chord has ended; the last one calls the body."""
         if not request.group:
@@ -285,9 +326,14 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
     def _count(self, request: Any, state: str, result: Any, named: dict[str, Any]) -> None:
         said = request.chord.get("chord_size")
         size, members = (said, said) if said else self._size_of(request.group)
-        if not size or self._is_last(key_of(self.get_key_for_chord(request.group)), str(request.id), size):
-            self._part.members = members
-            super().on_chord_part_return(request, state, result, **named)
+        chord, group = key_of(self.get_key_for_chord(request.group)), key_of(self.get_key_for_group(request.group))
+        last = self._last_offset(chord, str(request.id), size) if size else 0
+        if last is not None:
+            self._part.members, self._part.closes = members, (chord, group, last)
+            try:
+                super().on_chord_part_return(request, state, result, **named)
+            finally:
+                del self._part.closes
 
     def _size_of(self, group: str) -> tuple[int, int]:
         """How many parts a chord has that was saved as a group, and how many members the group; 0 if it is not there. A
@@ -301,29 +347,43 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
                 size = self._sizes[group] = sum(map(_parts, members)), len(members)
         return size
 
-    def _is_last(self, key: str, part: str, size: int) -> bool:
-        """Whether this part is the last one of its chord, and nobody has called the body. It is noted that it ended."""
+    def _last_offset(self, key: str, part: str, size: int) -> int | None:
+        """Where the record of this part is, if it is the last one of its chord, and nobody has called the body; else
+        None. It is noted that it ended.
+        """
         own = f"{key}/{key_of(part)}"
-        newest = self.kept.find(key, 1)
-        if newest and not newest[0].body:
-            return False  # it was called; this part has run once more
-        if not self.kept.find(own, 1):
+        mine = self.kept.find(own, 1)
+        if not mine or mine[0].offset < _begin_of_round(self.kept.find(key, LOOKED_AT)):
             self.kept.append([key, own], part)
         newest = self.kept.find(key, LOOKED_AT)
-        ended, since = _told(newest)
-        if ended is None:
-            return self._is_last_of_all(key, part, size)
-        if ended < size and since >= CHECKPOINT:
-            self.kept.append([key], f"={ended},{newest[0].offset}")
-        return ended >= size and self._is_last_of_all(key, part, size)
+        begin = _begin_of_round(newest)
+        ended, since = _told([record for record in newest if record.offset >= begin])
+        if ended is not None and ended < size:
+            if since >= CHECKPOINT:
+                self.kept.append([key], f"={ended},{newest[0].offset}")
+            return None
+        return self._last_offset_of_all(key, part, size)
 
-    def _is_last_of_all(self, key: str, part: str, size: int) -> bool:
+    def _last_offset_of_all(self, key: str, part: str, size: int) -> int | None:
         """The exact look, at every part; it is taken when there seem to be enough."""
-        found = sorted(self.kept.find(key, CHORD_MAX), key=lambda record: record.offset)
-        if any(not record.body for record in found):
-            return False
-        ended = list(dict.fromkeys(record.body for record in found if not record.body.startswith(b"=")))
-        return len(ended) >= size and ended[size - 1] == part.encode()
+        found = self.kept.find(key, CHORD_MAX)
+        begin = _begin_of_round(found)
+        this = [record for record in found if record.offset >= begin]
+        if begin and all(record.body != AGAIN for record in this):
+            return None  # it was called; this part has run once more
+        ended: dict[bytes, int] = {}  # the first record of each part
+        for record in sorted(this, key=lambda record: record.offset):
+            if record.body and not record.body.startswith(b"="):
+                ended.setdefault(record.body, record.offset)
+        return ended[part.encode()] if len(ended) >= size and list(ended)[size - 1] == part.encode() else None
+
+    def delete(self, key: bytes | str) -> None:
+        """No value any more. Of a chord whose body was called: the next round begins behind its last part. Its group
+        stays, in which the next round may have been saved already.
+        """
+        name, (chord, group, last) = key_of(key), getattr(self._part, "closes", ("", "", 0))
+        if name != group:
+            self.kept.append([name], f"{CLOSED}{last}" if name == chord else b"")
 
     def incr(self, key: bytes | str) -> int:
         """Only the last part of a chord comes here."""
@@ -333,10 +393,26 @@ class Backend(AsyncBackendMixin, BaseKeyValueStoreBackend):  # type: ignore[misc
         """All that is kept goes after `result_expires`."""
 
 
+def _left(end: float | None) -> float | None:
+    """Seconds until then; None: there is no end."""
+    return None if end is None else max(0.0, end - time.monotonic())
+
+
 def _parts(result: Any) -> int:
     """How many tasks end a result, as it is saved: [[id, parent], members of a group or nothing]."""
     _own, members = result
     return 1 if members is None else sum(map(_parts, members))
+
+
+def _begin_of_round(records: list[Record]) -> int:
+    """The first offset behind the last part that a chord had when its body was called the last time; 0: it was not."""
+    begin = 0
+    for record in records:
+        if not record.body:  # of a version before this one
+            begin = max(begin, record.offset + 1)
+        elif record.body.startswith(CLOSED.encode()):
+            begin = max(begin, int(record.body[len(CLOSED) :]) + 1)
+    return begin
 
 
 def _told(newest: list[Record]) -> tuple[int | None, int]:
@@ -347,6 +423,8 @@ def _told(newest: list[Record]) -> tuple[int | None, int]:
     for record in newest:
         if not record.body.startswith(b"="):
             since.append(record.offset)
+            continue
+        if record.body == AGAIN or record.body.startswith(CLOSED.encode()):
             continue
         ended, upto = (int(number) for number in record.body[1:].split(b","))
         if len(newest) == LOOKED_AT and newest[-1].offset > upto:

@@ -13,14 +13,19 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
+import amqp
 from kombu.transport import base
 from kombu.utils.compat import detect_environment
 
 from warren.engine import VERSION
 from warren.engine._core import AttachmentLost
+from warren.engine.amqp.names import amqp_name
 from warren.engine.errors import (
     AckTimedOut,
     ClosedError,
@@ -38,6 +43,8 @@ from warren.workers.celery.place import ATTACH_S, Place
 from warren.workers.client.client import Client
 from warren.workers.faces.node import Node
 
+#: modules of Celery and their classes that name the transports for which they do something
+_STEPS = (("celery.worker.consumer.mingle", "Mingle"), ("celery.worker.consumer.gossip", "Gossip"))
 #: messages delivered in one turn of an event loop
 TURN = 32
 
@@ -123,6 +130,24 @@ class Connection:
             self.inbox.close()
 
 
+class Manager:
+    """What is declared in the node."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def get_bindings(self) -> Iterator[dict[str, Any]]:
+        """Bindings of queues, as RabbitMQ's management names them; each queue has one to the default exchange."""
+        catalog = self._place.client.catalog()
+        for queue in sorted(catalog.queues):
+            name = amqp_name(queue)[1]
+            yield {"source": "", "destination": name, "routing_key": name, "arguments": {}}
+        for found in sorted(catalog.bindings):
+            source, name = amqp_name(found.exchange)[1], amqp_name(found.queue)[1]
+            named = {"source": source, "destination": name, "routing_key": found.routing_key}
+            yield named | {"arguments": found.arguments}
+
+
 class Transport(base.Transport):
     """See the module."""
 
@@ -130,12 +155,30 @@ class Transport(base.Transport):
     driver_type = "warren"
     driver_name = "warren"
 
-    connection_errors: Any = (ClosedError, PeerLost, LimitError, StartFailed, AttachmentLost)
-    recoverable_connection_errors: Any = connection_errors
-    channel_errors: Any = (UsageError, QueueFull, Unroutable, AckTimedOut)
-    recoverable_channel_errors: Any = ()
+    # Kombu raises those of the package amqp by itself, whatever the transport is. Other transports name OSError, too:
+    # TimedOut is one, after which nobody knows whether a message was published, and a retry might double it.
+    connection_errors: Any = (
+        *(amqp.exceptions.ConnectionError, ConnectionError),
+        *(ClosedError, PeerLost, LimitError, StartFailed, AttachmentLost),
+    )
+    recoverable_connection_errors: Any = (amqp.exceptions.RecoverableConnectionError, *connection_errors[1:])
+    channel_errors: Any = (amqp.exceptions.ChannelError, UsageError, QueueFull, Unroutable, AckTimedOut)
+    recoverable_channel_errors: Any = (amqp.exceptions.RecoverableChannelError,)
 
     implements = base.Transport.implements.extend(asynchronous=True, heartbeats=False)
+
+    def __init__(self, client: Any, **named: Any) -> None:
+        super().__init__(client, **named)  # type: ignore[no-untyped-call]
+        for name, step in _STEPS:  # they know the transports by name for which they do something
+            module = sys.modules.get(name)
+            if module is not None:
+                getattr(module, step).compatible_transports |= {self.driver_type}
+
+    @property
+    def url(self) -> str:
+        """Where it leads. Of the second URL of a list, kombu has what it takes for the name of a virtual host."""
+        client: Any = self.client
+        return client.hostname or f"warren:///{quote(client.virtual_host)}"
 
     def driver_version(self) -> str:
         """The version of Warren."""
@@ -149,7 +192,9 @@ class Transport(base.Transport):
             raise UsageError(
                 f"{environment} replaces threads, and Warren waits in one: use the pool prefork, threads or solo"
             )
-        place = Place.of(client.hostname or "", client.transport_options)
+        place = Place.of(self.url, client.transport_options)
+        if len(client.alt) > 1:
+            place = place._replace(node_timeout=0.0)  # the next one is tried at once
         attach = functools.partial(place.attach, client.connect_timeout or ATTACH_S)
         if in_task():
             patient(attach, place.node_timeout)
@@ -196,4 +241,9 @@ class Transport(base.Transport):
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         """The URL: it has no secrets."""
-        return uri
+        return uri or self.url
+
+    def get_manager(self, *_given: Any, **_named: Any) -> Manager:
+        """What `celery list bindings` asks."""
+        client: Any = self.client
+        return Manager(client.connection.place)
