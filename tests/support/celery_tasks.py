@@ -19,6 +19,8 @@ app.conf.update(
     task_track_started=False,
     worker_prefetch_multiplier=1,
     task_queue_max_priority=9,
+    beat_schedule={"tick": {"task": "support.celery_tasks.mark_it", "args": ("tick",), "schedule": 0.3}},
+    beat_max_loop_interval=0.1,
 )
 
 

@@ -19,6 +19,8 @@ START_S, END_S = 60.0, 60.0
 class Worker:
     """`celery -A support.celery_tasks worker` with `options`; a context manager that ends it warmly."""
 
+    READY = "ready."  #: what it logs when it has started
+
     def __init__(self, folder: Path, broker: str, *options: str, backend: str | None = None, name: str = "w") -> None:
         self.folder = folder
         self.log = folder / f"{name}.log"
@@ -39,21 +41,9 @@ class Worker:
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "support.celery_tasks",
-            "worker",
-            "-l",
-            "info",
-            "-n",
-            self.name,
-        ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, *self.options],
+                [sys.executable, "-m", "celery", "-A", "support.celery_tasks", *self.command(), "-l", "info"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -61,7 +51,11 @@ class Worker:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        self.wait_for("ready.")
+        self.wait_for(self.READY)
+
+    def command(self) -> list[str]:
+        """The command of Celery, with its options."""
+        return ["worker", "-n", self.name, *self.options]
 
     def said(self) -> str:
         """What it has logged."""
@@ -127,3 +121,13 @@ class Worker:
         if error is not None and self.log.exists():
             print(self.said())
         self.stop()
+
+
+class Beat(Worker):
+    """`celery -A support.celery_tasks beat`: it sends mark_it("tick") a few times in a second."""
+
+    READY = "beat: Starting..."
+
+    def command(self) -> list[str]:
+        """The command of Celery, with its options."""
+        return ["beat", "-s", str(self.folder / "schedule"), "--pidfile", ""]

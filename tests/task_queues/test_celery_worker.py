@@ -20,7 +20,7 @@ from celery.result import ResultSet
 import warren
 
 from support.celery_client import client, named
-from support.celery_worker import Worker
+from support.celery_worker import Beat, Worker
 from support.real_node import RealNode
 from support.waiting import kill, patience, wait_until
 
@@ -299,6 +299,34 @@ def test_killed_servers_are_waited_for_and_a_node_that_is_restarted_is_connected
         (tmp_path / "marks.go").touch()
         assert held.get(timeout=WAIT_S) in (True, False)
         assert named(app, "add", 2, 2).delay().get(timeout=WAIT_S) == 4
+
+
+@pytest.mark.crash
+def test_beat_goes_on_behind_each_end_of_the_node(tmp_path: Path) -> None:
+    """Stopped, killed as a whole, and server by server."""
+    place = f"warren:///{tmp_path / 'data'}"
+    with (
+        RealNode(tmp_path / "data") as running,
+        Worker(tmp_path, place, "--concurrency", "1") as worker,
+        Beat(tmp_path, place, name="beat") as beat,
+    ):
+
+        def ticks(more: int) -> None:
+            before = len(worker.marked())
+            wait_until(lambda: len(worker.marked()) >= before + more, WAIT_S, what="ticks of beat")
+
+        ticks(3)
+        for blow in ("stop", "kill", "stop", "worker-0", "supervisor", "kill"):
+            if blow == "stop":
+                running.stop()
+            elif blow == "kill":
+                running.kill_all()
+            else:
+                running.kill(blow)
+            if blow in ("stop", "kill"):
+                wait_until(lambda: "ouldn't apply scheduled task" in beat.said(), WAIT_S, what="a tick that failed")
+                running.start()
+            ticks(3)
 
 
 def result_of(place: str, task_id: str) -> dict[str, Any]:

@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from amqp.exceptions import RecoverableChannelError, RecoverableConnectionError
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
+from kombu.transport import pyamqp
 
 import warren
 import warren.celery
-from warren.engine.errors import AckTimedOut, PeerLost, PreconditionFailed, QueueNotFound, UsageError
+from warren.engine.amqp.names import node_name
+from warren.engine.errors import AckTimedOut, PeerLost, PreconditionFailed, QueueNotFound, TimedOut, UsageError
 from warren.workers.celery.place import Place
-from warren.workers.faces.node import Node
+from warren.workers.faces.node import Node, client_of
 
 from support.real_node import RealNode
 from support.waiting import wait_until
@@ -346,3 +349,75 @@ def test_a_delay_and_a_durability_are_those_of_the_engine(url: str, name: str, d
         connection.default_channel.queue_delete(name)
         with pytest.raises(UsageError, match="is no time"):
             publish(connection, queue, "never", headers={"task": "t", "eta": "tomorrow"})
+
+
+def test_errors_that_kombu_raises_by_itself_are_those_of_the_transport() -> None:
+    """Beat and the pools connect anew behind what is one of the connection, and behind nothing else."""
+    transport = warren.celery.Transport
+    assert issubclass(RecoverableConnectionError, transport.connection_errors)
+    assert issubclass(RecoverableConnectionError, transport.recoverable_connection_errors)
+    assert issubclass(ConnectionResetError, transport.recoverable_connection_errors)
+    assert issubclass(RecoverableChannelError, transport.channel_errors)
+    assert not issubclass(TimedOut, (*transport.connection_errors, *transport.channel_errors)), "its fate is not known"
+    said = {name for name in dir(pyamqp.Transport) if "errors" in name}
+    assert said == {name for name in dir(transport) if "errors" in name}
+    assert set(pyamqp.Transport.implements) == set(transport.implements)
+
+
+def test_the_next_node_of_a_list_is_connected_to(url: str, directory: Path, name: str, tmp_path: Path) -> None:
+    """By an absolute and by a relative path; options come from transport_options."""
+    gone = f"warren:///{tmp_path}/gone"
+    relative = f"warren:///{os.path.relpath(directory)}"
+    for there in (url, relative):
+        with Connection(f"{gone};{there}", transport_options={"call_timeout": 30}) as connection:
+            connection.ensure_connection(max_retries=3, interval_start=0.01)
+            assert connection.as_uri() == there
+            publish(connection, Queue(name), "hello")
+            with connection.SimpleQueue(name) as queue:
+                message = queue.get(timeout=30)
+                assert message.payload == "hello"
+                message.ack()
+
+
+@pytest.mark.parametrize("other", ["a/b", "@at", ".dot", "100%2F", "tab\there", "ünder"])
+def test_names_are_those_that_amqp_allows(connection: Any, name: str, node: warren.Node, other: str) -> None:
+    """They are mapped as the gateway maps them, and mapped back."""
+    called = f"{other}-{name}"
+    exchange = Exchange(f"x/{called}", "direct")
+    queue = Queue(called, exchange, routing_key="k/1", queue_arguments={"x-dead-letter-exchange": "x/dead"})
+    publish(connection, queue, "by the default exchange")
+    Producer(connection.default_channel).publish("by its own", exchange=exchange, routing_key="k/1", declare=[exchange])
+    seen: list[tuple[Any, str, str]] = []
+
+    def take(body: Any, message: Any) -> None:
+        seen.append((body, message.delivery_info["exchange"], message.delivery_info["routing_key"]))
+        message.ack()
+
+    with Consumer(connection.default_channel, [queue], callbacks=[take]):
+        while len(seen) < 2:
+            connection.drain_events(timeout=30)
+    assert seen == [("by the default exchange", "", called), ("by its own", f"x/{called}", "k/1")]
+    assert node_name("/", called) in client_of(node).catalog().queues
+    bindings = [(row["source"], row["routing_key"]) for row in connection.manager.get_bindings()
+                if row["destination"] == called]  # fmt: skip
+    assert bindings == [("", called), (f"x/{called}", "k/1")]
+    assert queue(connection.default_channel).purge() == 0
+    queue(connection.default_channel).delete()
+    assert node_name("/", called) not in client_of(node).catalog().queues
+
+
+def test_two_workers_of_one_name_share_the_mailbox_of_remote_control(url: str, name: str) -> None:
+    """The second one starts, and Celery says that there is another one."""
+    mailbox = Queue(f"{name}.celery.pidbox", exclusive=True, auto_delete=True)
+    with Connection(url) as first, Connection(url) as second, contextlib.ExitStack() as stack:
+        for connection in (first, second):
+            stack.enter_context(Consumer(connection.default_channel, [mailbox]))
+        assert mailbox(second.default_channel).queue_declare(passive=True).consumer_count == 2
+
+
+def test_a_body_is_published_as_it_is(connection: Any, name: str) -> None:
+    """As `celery amqp basic.publish` does."""
+    queue = Queue(name)(connection.default_channel)
+    queue.declare()
+    connection.default_channel.basic_publish("plain", "", name)
+    assert queue.get(no_ack=True).body == b"plain"

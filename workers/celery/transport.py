@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -43,8 +42,6 @@ from warren.workers.celery.place import ATTACH_S, Place
 from warren.workers.client.client import Client
 from warren.workers.faces.node import Node
 
-#: modules of Celery and their classes that name the transports for which they do something
-_STEPS = (("celery.worker.consumer.mingle", "Mingle"), ("celery.worker.consumer.gossip", "Gossip"))
 #: messages delivered in one turn of an event loop
 TURN = 32
 
@@ -166,13 +163,6 @@ class Transport(base.Transport):
     recoverable_channel_errors: Any = (amqp.exceptions.RecoverableChannelError,)
 
     implements = base.Transport.implements.extend(asynchronous=True, heartbeats=False)
-
-    def __init__(self, client: Any, **named: Any) -> None:
-        super().__init__(client, **named)  # type: ignore[no-untyped-call]
-        for name, step in _STEPS:  # they know the transports by name for which they do something
-            module = sys.modules.get(name)
-            if module is not None:
-                getattr(module, step).compatible_transports |= {self.driver_type}
 
     @property
     def url(self) -> str:
