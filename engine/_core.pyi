@@ -1702,10 +1702,10 @@ def topics_newest(
     made: int,
     progress: Callable[[int], object],
     /,
-) -> tuple[int, int]:
+) -> int:
     """The file of the newest messages of a queue below the offset `end`, made again into the descriptor `to`: from the
     log, whose first file begins at `first`, and from what the file `old` (a descriptor; -1: none) has of before.
-    Returns how many messages, and the first offset that the log has. Raises OSError; EUCLEAN: log or file are damaged.
+    Returns how many messages. Raises OSError; EUCLEAN: log or file are damaged.
     """
 
 def topics_survey(

@@ -233,8 +233,8 @@ static PyObject *topics_rebuild(PyObject *module, PyObject *const *args, Py_ssiz
 }
 
 /* topics_newest(place, topic, name, queue, end, first, old, to, made, progress): the file of the newest messages of a queue below `end`, made again from
- * the log, whose first file begins at `first`, and from what the old file (its descriptor; -1: none) has of before: (messages, the first offset that the
- * log has). Raises OSError; EUCLEAN: the log or the old file is damaged. */
+ * the log, whose first file begins at `first`, and from what the old file (its descriptor; -1: none) has of before. How many messages. Raises OSError;
+ * EUCLEAN: the log or the old file is damaged. */
 static PyObject *topics_newest(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     WR_ARGUMENTS(PLACE + 9, "place, topic, name, queue, end, first, old, to, made, progress");
@@ -267,7 +267,7 @@ static PyObject *topics_newest(PyObject *module, PyObject *const *args, Py_ssize
     PyEval_RestoreThread(c.thread);
     if (error == EUCLEAN) return raise_errno(error, *result.wrong ? result.wrong : "the log is damaged");
     if (error) return failed(error);
-    return Py_BuildValue("(KK)", (unsigned long long)result.records_n, (unsigned long long)(result.first < job.end ? result.first : job.end));
+    return PyLong_FromUnsignedLongLong(result.records_n);
 }
 
 /* ---- the checkpoint ---- */

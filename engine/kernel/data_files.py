@@ -109,16 +109,16 @@ def _refused(error: OSError, name: str, above: int, path: Path | str) -> OSError
     return OSError(error.errno, error.strerror, str(path))
 
 
-def instead(path: Path | str, *, folder: bool = False) -> str:
-    """What lies where a file has to be, or a folder: "a pipe", "a symbolic link of user bob (1002)" …; empty: that, or
-    nothing. Raises OSError.
+def instead(path: Path | str, *, folder: bool = False, whose: bool = True) -> str:
+    """What lies where a file has to be, or a folder: "a pipe", "a symbolic link of user bob (1002)" (`whose`: of whom)
+    …; empty: that, or nothing. Raises OSError.
     """
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     if stat.S_ISLNK(found.st_mode):
-        return f"a symbolic link of {access.user(found.st_uid)}"
+        return "a symbolic link" + (f" of {access.user(found.st_uid)}" if whose else "")
     kind = stat.S_IFMT(found.st_mode)
     return "" if kind == (stat.S_IFDIR if folder else stat.S_IFREG) else _KINDS.get(kind, "a device")
 

@@ -99,8 +99,7 @@ class TopicsCheck:
             limit = checkpoint["position"] if checkpoint is not None else 0
             reached = _core.topics_preview(*place, bases[0] if bases else 0)["position"]  # of other settings, too
             if checkpoint is not None and checkpoint["survived"] and not self.running:
-                names = [(name.decode(), queues) for _id, name, queues in self._topics]
-                reached = max(reached, units.told_end(self.folder, self._settings.log_file_bytes, names))
+                reached = max(reached, units.told_end(self.folder, self._settings.log_file_bytes, self._topics))
             synced = _synced(checkpoint)
             self._synced_index = checkpoint["index"] if checkpoint is not None else ""
             self._derived_files(synced)

@@ -246,7 +246,7 @@ class CompactedCheck:
                 stack.callback(os.close, old)
             to = stack.enter_context(self._made(new))
             if file.log_from < file.minimum:
-                records, _from = _core.topics_newest(
+                records = _core.topics_newest(
                     *place, file.topic, topic, file.queue, file.minimum, first, old, to, made, progress
                 )
             else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,24 +20,13 @@ MOVE = "move it away, or remove it"
 REPAIR = "`warren check --repair`, when the node is down, sets it aside and makes consume queues and index again"
 #: what the system says where such a thing lies
 ERRORS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ESPIPE, errno.EINVAL, errno.ENOTEMPTY)
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFREG: "a file",
-}
 #: names of files of the log and of consume queues, of the key index, and of folders and files of a topic or queue
 POSITION, TIME, NUMBER = re.compile(r"[0-9]{20}"), re.compile(r"[0-9]{17}"), re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def instead(path: Path, folder: bool = False) -> str:
     """What lies at a path where a file has to be, or a folder: "a pipe" …; empty: that, or nothing. Raises OSError."""
-    try:
-        kind = stat.S_IFMT(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    return "" if kind == (stat.S_IFDIR if folder else stat.S_IFREG) else _KINDS.get(kind, "a device")
+    return data_files.instead(path, folder=folder, whose=False)
 
 
 def read(path: Path) -> bytes:

@@ -188,8 +188,7 @@ class LogLoss:
         loss.limit = 0 if looked["shorter"] or looked["foreign"] else looked["position"]
         _kind, checkpoint = _core.topics_checkpoint(*self._place)
         if checkpoint is not None and checkpoint["survived"]:
-            topics = [(name.decode(), queues) for _id, name, queues in self._topics]
-            loss.limit = max(loss.limit, units.told_end(self._folder, self._file_bytes, topics))
+            loss.limit = max(loss.limit, units.told_end(self._folder, self._file_bytes, self._topics))
         told = self._walk(loss, bool(missing or loss.strange))
         sure = looked["checkpoint"] in ("good", "settings", "older")
         gone = looked["empty"] and not (loss.bases and sure) and log_files.derived_of(self._folder) is not None

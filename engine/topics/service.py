@@ -250,7 +250,7 @@ class TopicService:
         log_files.refuse_strange(o.folder, o.log_file_bytes, found["position"], found["stranger"])
         damaged = found["damaged"]
         if found["torn"] and survived and not damaged:
-            topics = [(topic.name, topic.queues) for topic in self.topics.all()]
+            topics = [(topic.id, topic.name.encode(), topic.queues) for topic in self.topics.all()]
             damaged = units.told_end(o.folder, o.log_file_bytes, topics) > found["position"]
         if damaged:
             log_files.refuse_damaged(o.folder, o.log_file_bytes, found["position"])

@@ -89,16 +89,16 @@ def _backwards(fd: int) -> Iterator[tuple[int, bytes]]:
             end = part
 
 
-def told_end(folder: TopicsFolder, file_bytes: int, topics: Iterable[tuple[str, int]]) -> int:
+def told_end(folder: TopicsFolder, file_bytes: int, topics: Iterable[tuple[int, bytes, int]]) -> int:
     """Where the record ends that is the furthest of those which units tell and the log has, whatever became of its
-    body: a server made its unit when it had written all of its commit. 0: there is none. `topics`: names and numbers
-    of queues. Not after a loss of power, which may have lost the commit and not the unit. Raises StoreError.
+    body: a server made its unit when it had written all of its commit. 0: there is none. `topics`: (id, name, queues).
+    Not after a loss of power, which may have lost the commit and not the unit. Raises StoreError.
     """
     end = 0
     with atomic_file.explained(f"cannot read {folder.path}"):
-        for topic, queues in topics:
+        for _id, topic, queues in topics:
             for queue in range(queues):
-                unit = last_of(folder.queues / topic / str(queue))
+                unit = last_of(folder.queues / topic.decode() / str(queue))
                 if unit is not None and unit.position + unit.size > end and _is_there(folder, file_bytes, queue, unit):
                     end = unit.position + unit.size
     return end

@@ -703,15 +703,21 @@ def test_without_its_log_nothing_is_served_and_nothing_repaired(
     assert everything() == before
 
 
-def test_a_checkpoint_may_lie_behind_the_blank_end_of_a_file(tmp_path: Path) -> None:
-    """As a server leaves it that is killed between two files."""
-    node = node_at(tmp_path / "node")
+def stopped_at(path: Path) -> tuple[TopicNode, int]:
+    """A node with some messages that was stopped, and where its log ends."""
+    node = node_at(path)
     life = node.life()
-    append(Made(node.path, node.path), life, 20)
+    append(Made(path, path), life, 20)
     assert life.stop()
     life = node.life()
     end = life.recovered.position
     assert life.stop()
+    return node, end
+
+
+def test_a_checkpoint_may_lie_behind_the_blank_end_of_a_file(tmp_path: Path) -> None:
+    """As a server leaves it that is killed between two files."""
+    node, end = stopped_at(tmp_path / "node")
     path = node.folder.log / f"{0:020d}"
     with open(path, "r+b") as file:
         file.seek(end)
@@ -733,13 +739,7 @@ def test_a_checkpoint_may_lie_behind_the_blank_end_of_a_file(tmp_path: Path) -> 
 @pytest.mark.parametrize("walked_because", ["settings", "index"])
 def test_damage_at_the_end_of_the_log_is_no_torn_tail(tmp_path: Path, walked_because: str) -> None:
     """The checkpoint knows better, where a start walks the log from before it; so does every start after that."""
-    node = node_at(tmp_path / "node")
-    life = node.life()
-    append(Made(node.path, node.path), life, 20)
-    assert life.stop()
-    life = node.life()
-    end = life.recovered.position
-    assert life.stop()
+    node, end = stopped_at(tmp_path / "node")
     path = node.folder.log / f"{0:020d}"
     content = bytearray(path.read_bytes())
     content[end - 300] ^= 1  # in the last commit

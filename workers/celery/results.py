@@ -143,7 +143,7 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
                 reader = self._opened()
                 records = [] if missed else reader.get_many(READ, _left(end))
             finally:
-                self._change(reading=False)
+                self._has_read()
             if missed:
                 self._missed = False
                 self._look()
@@ -154,7 +154,7 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
             time.sleep(PAUSE_S if end is None else min(PAUSE_S, _left(end) or 0.0))
             raise TimeoutError("the node is away") from None
         finally:
-            self._change(given=True)
+            self._has_given()
         if not records and not missed:
             raise TimeoutError("no result came in time")
 
@@ -174,14 +174,17 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]  # Celery has no
             self._giving.append(me)
             return True
 
-    def _change(self, *, reading: bool = True, given: bool = False) -> None:
-        """This thread does not read any more, or has given out what it read."""
+    def _has_read(self) -> None:
+        """Another thread may read."""
         with self._changed:
-            if not reading:
-                self._reading, self._read_until = False, time.monotonic() + GIVING_S
-            if given:
-                self._giving.remove(threading.get_ident())
-                self._turns += 1
+            self._reading, self._read_until = False, time.monotonic() + GIVING_S
+            self._changed.notify_all()
+
+    def _has_given(self) -> None:
+        """All that this thread read has been given out."""
+        with self._changed:
+            self._giving.remove(threading.get_ident())
+            self._turns += 1
             self._changed.notify_all()
 
     def _look(self) -> None:

@@ -515,7 +515,7 @@ class _Reading:
         while (at := self._next[queue]) < end:
             found = self._source.read(queue, at, READ, tag=self._tags, damage="skip")
             for error in found.damaged:
-                output.note(f"{output.escaped(for_the_command_line(str(error)))}")
+                output.note(output.escaped(for_the_command_line(str(error))))
                 self.damaged = True
             for record in found.records:
                 if record.offset >= end:
