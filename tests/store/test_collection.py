@@ -14,8 +14,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -350,9 +352,19 @@ def test_a_full_disk_during_collections(small_disk: Path) -> None:
             def refused() -> bool:
                 return "were not collected" in log(directory) or "writes wait" in log(directory)
 
-            with contextlib.suppress(warren.Error):  # the disk is full: whatever is refused is not in doubt
-                churn.until(refused, 20)
-            ballast.unlink()
+            failed = threading.Event()
+
+            def make_room() -> None:
+                wait_until(lambda: failed.is_set() or refused(), 60, what="a refusal")
+                ballast.unlink()
+
+            with ThreadPoolExecutor(1) as beside:  # a write waits for as long as the disk is full
+                made = beside.submit(make_room)
+                try:
+                    churn.until(made.done, 60)
+                except warren.Error:  # the disk is full: whatever is refused is not in doubt
+                    failed.set()
+                made.result()
             wait_until(lambda: not node.status()["alarms"], 20, what="the end of the alarm")
             node.store().barrier(timeout=30.0)
             _resolve_doubts(churn)
