@@ -803,6 +803,8 @@ def test_random_work_with_kills_ends_every_message_once(tmp_path: Path, seed: in
 
     def serve() -> None:
         worker.turns()
+        if rng.random() < 0.5:  # turns end while the next journal file is made, which may take long
+            worker.until(lambda: producer.get("processed") == producer.get("tail"))
 
     steps: list[Callable[[], None]] = [publish_some, take_some, settle_some, serve]
     announce()
