@@ -184,7 +184,7 @@ def _test_leaves_nothing(
 
 @pytest.fixture
 def seed() -> int:
-    """Return a seed, new for each test, and print it; WARREN_TEST_SEED=… repeats one."""
+    """Return the seed of this test, and print it (support/seeds.py)."""
     return new_seed()
 
 

@@ -242,7 +242,8 @@ static void test_runs(void) {
     CHECK(!wr_index_wants_extent(&index));
     for (int step = 0; step < STEPS; step++) {
         uint32_t first = (uint32_t)(random64() % IDS), want = 1 + (uint32_t)(random64() % 1500);
-        if (random64() % 2) {
+        if (!step) first = 0; /* over those of before the extent */
+        if (!step || random64() % 2) {
             for (uint32_t n = first; n < IDS && n < first + want;) {
                 wr_index_run run;
                 make_id(id, 1ull << 32, n);

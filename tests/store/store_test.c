@@ -4,6 +4,7 @@
  * belongs to one client, which knows what must be there. Then the files are scanned into a second server and compared. Then
  * random bytes are executed. Runs under AddressSanitizer and ThreadSanitizer. Prints its seed. */
 #include "store/rig.h"
+#include "support/random.h"
 
 enum { CLIENTS = 3, IDS = 300, STEPS = 2500, RING = 128, BATCH = 24 };
 
@@ -241,10 +242,9 @@ static void feed_nonsense(void) {
     }
 }
 
-int main(void) {
-    const char *given = getenv("WARREN_TEST_SEED");
-    seed0 = given ? strtoull(given, NULL, 10) : wr_now_ns() | 1;
-    printf("WARREN_TEST_SEED=%llu\n", (unsigned long long)seed0);
+int main(int argc, char **argv) {
+    random_begin("store_test", argc, argv);
+    seed0 = random_state;
     make_folder();
     make_superblock();
     geometry_done();

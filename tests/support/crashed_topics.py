@@ -42,8 +42,8 @@ def recorded_topics(kind: str, operations: int, has: Callable[[Recorded], bool])
     what the tests look at. What a client does is drawn by lot, and when a pass of compaction ends is up to the machine:
     now and then there is not, and then another history is recorded.
     """
-    for _ in range(HISTORIES):
-        seed = new_seed()
+    for number in range(HISTORIES):
+        seed = new_seed(number)
         with powerloss.scratch("warren-powerloss-test-") as folder:
             records, root = powerloss.record_history(Recorder(folder), folder, seed, operations, powerloss.TOPICS[kind])
             with contextlib.closing(TopicChecker(folder)) as checker:
