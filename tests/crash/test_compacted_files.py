@@ -62,6 +62,7 @@ def test_nothing_is_said_of_a_file_that_is_right() -> None:
 
 def test_what_is_wrong_with_a_file_is_seen() -> None:
     assert "ends at 6, and the last message is before 5" in wrong([*ALL, C], end=6)
+    assert "ends at 2, and the log begins at 3" in wrong([_B, AX], end=2, log=[A, C])
     assert "has key 'b' at 0 and 2" in wrong([_B, *ALL])
     assert "has None of key 'a x', and 1 was" in wrong(ALL[1:])
     assert "has 0 of key 'b', and 2 was" in wrong([_B, AX, A])

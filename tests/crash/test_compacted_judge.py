@@ -142,9 +142,10 @@ def test_a_wrong_order_is_seen() -> None:
 def test_what_a_reader_had_and_others_have_not_is_seen() -> None:
     assert kinds(B, AX, A, logs=changes("v 0 6:w.9")) == ["changed"]
     assert kinds(B, AX, A, logs=changes("v 0 2:w.9")) == ["changed"], "also where nothing is left"
-    log = [["w.0", "w.1"]]
-    assert list(unlike_the_log([(0, 1, "w.1")], log)) == []
-    assert len(list(unlike_the_log([(0, 0, "w.1"), (0, 2, "w.2")], log))) == 2
+    log = [{4: "w.0", 5: "w.1"}]
+    assert list(unlike_the_log([(0, 5, "w.1")], log)) == []
+    assert len(list(unlike_the_log([(0, 4, "w.1"), (0, 6, "w.2")], log))) == 2
+    assert list(unlike_the_log([(0, 3, "w.0")], log)) == [], "where the log does not reach any more"
 
 
 def test_lines_are_handed_out_once_and_whole(tmp_path: Path) -> None:

@@ -15,22 +15,16 @@ import pytest
 
 from warren.tools.crash.campaign import Campaign
 
+from support.covering import run_covering
+
 KILLS = 40
-SECONDS = 120.0  # a quiet machine needs 12
 
 
 @pytest.mark.crash
 @pytest.mark.integration
-def test_kill_campaign(tmp_path: Path, seed: int) -> None:
-    report = Campaign(tmp_path, seed, print).run(KILLS, SECONDS)
-    print(report)
-    assert not report.violations, str(report)
-    assert report.kills_n >= KILLS // 2
-    assert report.confirmed > 0
-    assert report.received > 0
-    assert report.stored > 0
-    assert report.reads > 0
-    assert report.probes, "no probe was answered"
+def test_kill_campaign(tmp_path: Path) -> None:
+    wanted = ("confirmed", "received", "stored", "reads", "probes")
+    run_covering(lambda seed: Campaign(tmp_path, seed, print), KILLS, wanted)
 
 
 class OfNobody(Campaign):
@@ -42,8 +36,8 @@ class OfNobody(Campaign):
 @pytest.mark.crash
 @pytest.mark.integration
 def test_a_campaign_ends_when_an_actor_does_not_begin(tmp_path: Path, seed: int) -> None:
-    report = OfNobody(tmp_path, seed).run(KILLS, SECONDS)
-    assert report.seconds < SECONDS
+    report = OfNobody(tmp_path, seed).run(KILLS, 600.0)
+    assert report.seconds < 600
     assert not report.kills_n
     assert any("a nobody ended with 1" in text and "KeyError: 'nobody'" in text for text in report.violations)
     assert "nobody was killed: these did not begin to work: nobody" in report.violations

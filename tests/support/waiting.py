@@ -16,7 +16,7 @@ def patience() -> float:
     return min(12.0, max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 5.0, *, what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], T], timeout: float = 30.0, *, what: str = "the condition") -> T:
     """Call `condition` until it returns something true, and return that; AssertionError after `timeout` seconds.
 
     That is for a machine that has nothing else to do: a busy one gets more, as it takes longer.

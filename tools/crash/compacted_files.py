@@ -106,6 +106,8 @@ def unlike_log(name: str, file: NewestFile, maximum: int, log: Sequence[Logged],
     if file.end > maximum:
         yield f"{name}: its file of newest messages ends at {file.end}, and the last message is before {maximum}"
     begin = log[0].offset if log else maximum
+    if log and file.end < begin:
+        yield f"{name}: its file of newest messages ends at {file.end}, and the log begins at {begin}"
     of_offset = {record.offset: record for record in log}
     newest: dict[str, int] = {}
     for record in file.records:

@@ -22,7 +22,7 @@ Judged while all is going on (`wrong_newest`), and at the end (`judge_newest`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -253,9 +253,10 @@ def _unlike_what_was_seen(there: Sequence[Sequence[Kept]], changes: Changes) -> 
             yield f"changed: a reader had {token} at {queue}:{offset}, where {known[queue, offset]} is"
 
 
-def unlike_the_log(seen: Iterable[tuple[int, int, str]], log: Sequence[Sequence[str]]) -> Iterator[str]:
-    """What readers had, against all that the log has: tokens of each queue, by offset."""
+def unlike_the_log(seen: Iterable[tuple[int, int, str]], log: Sequence[Mapping[int, str]]) -> Iterator[str]:
+    """What readers had, against all that the log still has: tokens of each queue, by offset."""
+    begins = [min(of_queue, default=0) for of_queue in log]
     for queue, offset, token in seen:
-        found = log[queue][offset] if offset < len(log[queue]) else None
-        if found != token:
+        found = log[queue].get(offset)
+        if offset >= begins[queue] and found != token:
             yield f"changed: a reader had {token} at {queue}:{offset}, and the log has {found}"
