@@ -1,4 +1,4 @@
-"""Short kill campaigns in tests: no violation, and all that the test wants to have happened did happen in one of them."""
+"""Short kill campaigns in tests: none finds a violation, and together they meet all that the test wants."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,7 +13,7 @@ SECONDS = 120.0  # a quiet machine needs 12
 def run_covering(make: Callable[[int], Campaign], kills: int, wanted: Iterable[str]) -> None:
     """Run campaigns, each with a seed of its own, until each `wanted` field of the report was more than nothing.
 
-    How far a campaign comes in its time is up to the machine, and what it meets there to chance: one may lack something.
+    How far a campaign comes in its time is up to the machine, and what it meets there to chance.
     """
     missing = {"kills_n", *wanted}
     for number in range(CAMPAIGNS):
