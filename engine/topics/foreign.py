@@ -33,9 +33,7 @@ def read(path: Path) -> bytes:
     """All of a file. Raises OSError; EISDIR: it is none."""
     if instead(path):
         raise IsADirectoryError(errno.EISDIR, f"it is {instead(path)}, and no file", str(path))
-    descriptor = data_files.open(path, os.O_RDONLY)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+    return data_files.read(path)
 
 
 def set_aside(path: Path) -> Path:
