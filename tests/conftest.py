@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from support.leaks import MARK, Census, clean_up, leaks_since
+from support.long import LONG
 from support.seeds import new_seed
 from support.waiting import wait_until
 
@@ -32,8 +33,8 @@ pytest_plugins = ["support.running_node"]
 FAILED = pytest.StashKey[bool]()
 BEFORE = pytest.StashKey[Census]()
 ROOT = Path(__file__).parents[1]
-#: no test depends on being fast
-settings.register_profile("warren", deadline=None)
+#: no test depends on being fast, and no short one on chance
+settings.register_profile("warren", deadline=None, derandomize=not LONG, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("warren")
 SPARK = ROOT / "tests/spark"
 DRIVERS = (SPARK / "test_processes.py", SPARK / "test_cluster.py")  # drivers of their own

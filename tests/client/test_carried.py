@@ -70,6 +70,7 @@ def kinds(value: Any) -> Any:
 @example(Message("", "", {}, {}))
 @example(Message("e", "k", {"n": 1.0, "m": 1, "b": True, "z": -0.0, "t": "1"}, {"timestamp": 1.0, "type": b"1"}))
 @example(Message("e", "k", {"type": 7, "WARREN_MESSAGE": "x", "": "x", "a\1": "x"}, {"type": "t"}))
+@example(Message("e", "k", {"UNIQ_KEY": "", "KEYS": "k", "TAGS": "t"}, {}))
 @example(Message("e", "k", {"inf": math.inf}, {"message_id": "\2"}, persistent=False))
 def test_a_message_comes_back_as_it_was(message: Message) -> None:
     packed = properties_of(message)

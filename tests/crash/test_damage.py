@@ -171,7 +171,14 @@ NEVER = {
     "terms": {"zero", "swapped", "older"},
     "subscriptions": {"zero", "swapped", "older"},
 }
-CASES = [(kind, how) for kind in KINDS for how in HURTS if how not in NEVER.get(kind, set())]
+#: what other cases stand for, but for where it lies in the file
+AT_LENGTH = ("head-bit", "zero")
+CASES = [
+    pytest.param(kind, how, marks=[pytest.mark.long] if how in AT_LENGTH else [])
+    for kind in KINDS
+    for how in HURTS
+    if how not in NEVER.get(kind, set())
+]
 
 
 def hurt(made: Made, path: Path, other: Path | None, how: str) -> bool:

@@ -165,7 +165,14 @@ NEVER = {
 }
 #: what of the key index only `check` sees: slots that do not lead to their newest key, keys that became other ones
 UNSEEN = ("bit", "zero")
-CASES = [(kind, how) for kind in KINDS for how in HURTS if how not in NEVER.get(kind, set())]
+#: what other cases stand for, but for where it lies in the file
+AT_LENGTH = ("head-bit", "zero")
+CASES = [
+    pytest.param(kind, how, marks=[pytest.mark.long] if how in AT_LENGTH else [])
+    for kind in KINDS
+    for how in HURTS
+    if how not in NEVER.get(kind, set())
+]
 
 
 def hurt(made: Made, path: Path, other: Path | None, how: str) -> None:

@@ -39,6 +39,8 @@ from warren.engine.topics.formats import PROPERTIES_BYTES_MAX
 TOLD = "WARREN_MESSAGE"
 #: names that begin so are Warren's
 OWN = "WARREN_"
+#: the name of a property by which a record is found, which no message has: a header of that name is carried in TOLD
+UNIQUE = "UNIQ_KEY"
 #: characters that no property can have
 _NO_PLACE = frozenset("\0\1\2")
 _ESCAPES = {ord(character): f"%{ord(character):02X}" for character in "\0\1\2"}
@@ -137,7 +139,9 @@ def _written(values: Mapping[str, Any], texts: dict[str, str], kinds: dict[str, 
 
 
 def _nameable(name: str) -> bool:
-    return bool(name) and not name.startswith(OWN) and _NO_PLACE.isdisjoint(name) and not _core.property_reserved(name)
+    if not name or name == UNIQUE or name.startswith(OWN) or not _NO_PLACE.isdisjoint(name):
+        return False
+    return not _core.property_reserved(name)
 
 
 def _text_of(value: object) -> tuple[str, str] | None:
