@@ -204,7 +204,7 @@ class TopicsCheck:
         else:
             self._foreign.append(path)
             kind = "keys" if path.is_relative_to(self.folder.index) else "units"
-            said = f"is {what}: {foreign.MOVE}; `warren check --repair` sets it aside, and makes again what lay there"
+            said = f"is {what}: {foreign.MOVE}; {foreign.REPAIR}"
             self._problem(path, "checkpoint" if path == self.folder.checkpoint else kind, said)
         return True
 

@@ -17,7 +17,7 @@ from warren.engine.kernel.paths import TopicsFolder
 DAMAGED = ".damaged"  #: behind the name of what was set aside
 ASIDE = "was damaged, or did not belong there, and was set aside: nothing reads it"
 MOVE = "move it away, or remove it"
-REPAIR = "`warren check --repair`, when the node is down, sets it aside and makes consume queues and index again"
+REPAIR = "then `warren check --repair`, when the node is down, makes consume queues and index again"
 #: what the system says where such a thing lies
 ERRORS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ESPIPE, errno.EINVAL, errno.ENOTEMPTY)
 #: names of files of the log and of consume queues, of the key index, and of folders and files of a topic or queue
