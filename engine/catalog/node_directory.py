@@ -598,7 +598,7 @@ class NodeDirectory:
         except (FileNotFoundError, NotADirectoryError):
             raise self._not_made() from None
         except IsADirectoryError:
-            raise CorruptRecord(path, 0, "a file", "a directory", advice) from None
+            raise CorruptRecord(path, 0, "a file", data_files.instead(path) or "a folder", advice) from None
         except OSError as error:
             raise atomic_file.explain(error, f"cannot read {path}") from error
         try:
