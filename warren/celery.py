@@ -8,9 +8,12 @@
 Importing this module makes the scheme known to kombu and Celery. See docs/celery.md.
 """
 
+from typing import Any
+
 from warren.engine.saying import not_installed
 
 try:
+    from celery.signals import worker_init
     from kombu.transport import TRANSPORT_ALIASES
 
     from warren.workers.celery.results import Backend
@@ -21,3 +24,13 @@ except ImportError as error:
 __all__ = ["Transport", "Backend"]
 
 TRANSPORT_ALIASES["warren"] = "warren.workers.celery.transport:Transport"
+
+
+@worker_init.connect(weak=False)
+def _with_neighbors(**_sent: Any) -> None:
+    """Let workers ask each other what was revoked: Celery has mingle and gossip for the transports that it knows."""
+    from celery.worker.consumer.gossip import Gossip
+    from celery.worker.consumer.mingle import Mingle
+
+    for step in (Mingle, Gossip):
+        step.compatible_transports = step.compatible_transports | {Transport.driver_type}

@@ -704,9 +704,8 @@ class Catalog:
             raise UsageError(f"exchange {quoted(name)} is built in and cannot be deleted")
         if if_unused and self.is_bound(name):
             raise PreconditionFailed(
-                f"exchange {quoted(name)} is in use: {self._bound_to(name)} bound to it: unbind "
-                f"first, or delete it without "
-                "if_unused"
+                f"exchange {quoted(name)} is in use ({self._bound_to(name)} on it): unbind first, or delete it "
+                "whether it is in use or not"
             )
         self._remove_exchange(found)
         self.version += 1

@@ -379,11 +379,20 @@ def test_wrong_words_of_a_worker_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"dead_letter_exchange": ""}, "lead back to it.*another one"),
-        ({"dead_letter_exchange": "", "dead_letter_routing_key": "{name}"}, "lead back to it.*another one"),
-        ({"dead_letter_exchange": "", "dead_letter_routing_key": "{name}-not"}, "lead to no queue.*declare queue"),
-        ({"dead_letter_exchange": "{name}-fan"}, "lead back to it"),
-        ({"dead_letter_exchange": "{name}-direct", "dead_letter_routing_key": "mine"}, "lead back to it"),
+        ({"dead_letter_exchange": ""}, "would send dead letters back to it.*another one"),
+        (
+            {"dead_letter_exchange": "", "dead_letter_routing_key": "{name}"},
+            "would send dead letters back to it.*another one",
+        ),
+        (
+            {"dead_letter_exchange": "", "dead_letter_routing_key": "{name}-not"},
+            "would send dead letters to no queue.*declare queue",
+        ),
+        ({"dead_letter_exchange": "{name}-fan"}, "would send dead letters back to it"),
+        (
+            {"dead_letter_exchange": "{name}-direct", "dead_letter_routing_key": "mine"},
+            "would send dead letters back to it",
+        ),
         ({"dead_letter_exchange": "{name}-direct", "dead_letter_routing_key": "of nobody"}, "bind a queue there"),
     ],
 )
@@ -797,7 +806,7 @@ if __name__ == "__main__":
         (
             "",
             'warren.attach(sys.argv[1]).delete_queue("{name}-dead"); os._exit(7)',
-            "lead to no queue, so a message that fails 4 times would be dropped",
+            "would send dead letters to no queue, so a message that fails 4 times would be dropped",
         ),
     ],
 )

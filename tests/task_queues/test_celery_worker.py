@@ -217,6 +217,17 @@ def test_a_revoked_task_does_not_run(app: Any, worker: Worker) -> None:
         result.get(timeout=WAIT_S)
 
 
+def test_a_worker_that_starts_asks_the_others_what_was_revoked(
+    url: str, app: Any, worker: Worker, tmp_path: Path
+) -> None:
+    result = named(app, "add", 1, 2).apply_async(queue="of-the-second")
+    app.control.revoke(result.id, destination=[worker.name], reply=True, timeout=WAIT_S)
+    with Worker(tmp_path, url, "--concurrency", "1", "-Q", "of-the-second", name="second") as second:
+        assert "mingle: sync complete" in second.said()
+        with pytest.raises(Exception, match="revoked"):
+            result.get(timeout=WAIT_S)
+
+
 # ---- kills ----------------------------------------------------------------------------------------------------------
 
 

@@ -305,6 +305,22 @@ def test_what_some_queues_have_is_not_published_again(
     assert len(calls) == 1
 
 
+def test_a_transient_exchange_that_went_with_the_node_is_declared_again(tmp_path: Path) -> None:
+    """Kombu declares once a connection, and a connection that only publishes outlives the node."""
+    exchange = Exchange("news", "fanout", durable=False)
+    with RealNode(tmp_path / "data") as running, Connection(f"warren:///{tmp_path / 'data'}") as connection:
+        producer = Producer(connection.default_channel)
+        producer.publish(1, exchange="news", declare=[exchange])
+        running.stop()
+        running.start()
+        producer.publish(2, exchange="news", declare=[exchange])
+        with warren.attach(tmp_path / "data") as node:
+            node.delete_exchange("news")
+        with pytest.raises(connection.channel_errors):  # by somebody's wish
+            producer.publish(3, exchange="news", declare=[exchange])
+        connection.connection.place.node.close()  # that of the whole process
+
+
 def test_a_node_that_was_stopped_is_an_error_of_the_connection(tmp_path: Path) -> None:
     place = f"warren:///{tmp_path / 'data'}"
     with pytest.raises(OperationalError, match="warren up"):

@@ -102,16 +102,11 @@ class Channel(base.StdChannel):
         given = dict(arguments or {})
         alternate = given.pop("alternate-exchange", None)
         alternate = alternate and _called(alternate)
-        self._waiting(
-            lambda: self._node.declare_exchange(
-                _called(exchange),
-                type,
-                bool(durable),
-                alternate,
-                auto_delete=bool(auto_delete),
-                arguments=given or None,
-            )
-        )
+        declared = (_called(exchange), type, bool(durable), alternate)
+        options = {"auto_delete": bool(auto_delete), "arguments": given or None}
+        self._waiting(lambda: self._node.declare_exchange(*declared, **options))
+        if not durable:
+            self._open().transient[_called(exchange)] = self._node_epoch(), declared, options
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange, if it is there."""
@@ -265,10 +260,34 @@ class Channel(base.StdChannel):
             message = self.prepare_message(message)
         exchange, routing_key = _called(exchange or DEFAULT), routing_key or ""
         key = routing_key if exchange else _called(routing_key)
+
+        def publish() -> None:
+            self._publish(message, exchange, key, bool(mandatory), confirm_timeout or timeout)
+
         try:
-            self._waiting(lambda: self._publish(message, exchange, key, bool(mandatory), confirm_timeout or timeout))
+            try:
+                self._waiting(publish)
+            except ExchangeNotFound:
+                if not self._declared_again(exchange):
+                    raise
+                self._waiting(publish)
         except AttachmentLost as lost:
             raise PeerLost(f"{lost}: connect again") from lost
+
+    def _node_epoch(self) -> int:
+        return client_of(self._node).attachment().node_epoch
+
+    def _declared_again(self, exchange: str) -> bool:
+        """Declare a transient exchange that went with a node that was stopped: kombu, which remembers what it declared
+        while a connection lasts, does not do it again. False: it is not such a one.
+        """
+        transient = self._open().transient
+        epoch, declared, options = transient.get(exchange, (0, (), {}))
+        if not declared or epoch == self._node_epoch():
+            return False
+        self._waiting(lambda: self._node.declare_exchange(*declared, **options))
+        transient[exchange] = self._node_epoch(), declared, options
+        return True
 
     def _waiting(self, call: Callable[[], T]) -> T:
         return patient(call, self._place.node_timeout) if in_task() else call()

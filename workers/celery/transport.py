@@ -55,6 +55,8 @@ class Connection:
         self.inbox = Inbox()
         self.channels: dict[int, Channel] = {}
         self.exclusive: set[str] = set()
+        #: transient exchanges that were declared here: the epoch of the node then, and how
+        self.transient: dict[str, tuple[int, tuple[Any, ...], dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self._own: Node | None = None
         self._closed = False

@@ -156,7 +156,7 @@ def up(
     except BaseException as error:
         if made:
             target.unmake(made)
-        if isinstance(error, DirectoryInUse) and not options.adopt:
+        if isinstance(error, DirectoryInUse) and not options.adopt and not target.foreign_lock():
             advice = "with --adopt, a node that runs with these settings is a success"
             raise DirectoryInUse(f"{error}; {advice}") from None
         raise

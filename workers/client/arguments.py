@@ -80,7 +80,7 @@ def listed(many: Iterable[T], what: str) -> list[T] | tuple[T, ...]:
     if isinstance(many, (list, tuple)):
         return many
     if isinstance(many, (str, bytes, bytearray, memoryview)):
-        raise UsageError(f"{what} must be a list, not one {type(many).__name__}: give [{type(many).__name__}, …]")
+        raise UsageError(f"{what} must be a list, not one {type(many).__name__}: put it into a list")
     try:
         iterator = iter(many)
     except TypeError:

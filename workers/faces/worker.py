@@ -82,12 +82,14 @@ def _check_dead_letters(handled: Queue, tries: int) -> None:
     said = f"dead_letter_exchange={exchange!r}" + ("" if key is None else f" and dead_letter_routing_key={key!r}")
     if name in queues:
         raise UsageError(
-            f"{said} of queue {name!r} lead back to it, so a message that fails {tries} times would be tried again for "
-            f"ever: declare the queue with the dead_letter_routing_key of another one, {otherwise}"
+            f"{said} of queue {name!r} would send dead letters back to it, so a message that fails {tries} times "
+            "would be tried again for ever: "
+            f"declare the queue with the dead_letter_routing_key of another one, {otherwise}"
         )
     if not routed and key is not None:
         raise UsageError(
-            f"{said} of queue {name!r} lead to no queue, so a message that fails {tries} times would be dropped: "
+            f"{said} of queue {name!r} would send dead letters to no queue, so a message that fails {tries} times "
+            "would be dropped: "
             f"{f'declare queue {key!r}' if not exchange else 'bind a queue there'} first, {otherwise}"
         )
 

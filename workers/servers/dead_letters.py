@@ -341,7 +341,7 @@ class Forwarder(threading.Thread):
             self._tell(
                 f"dead letters of queue {quoted(name)} wait for exchange "
                 f"{quoted(source.policy.dead_letter_exchange or '')}: "
-                "declare it, or declare the queue again with another dead_letter_exchange"
+                "declare it, and they go on"
             )
         else:
             self._tell(f"dead letters of queue {quoted(name)} wait: {type(trouble).__name__}: {inert(str(trouble))}")
