@@ -1,5 +1,4 @@
 #include "amqp/arguments.h"
-#include "amqp/tables.h"
 #include "kernel/bytes.h"
 #include <stddef.h>
 
@@ -19,7 +18,7 @@ static wr_amqp_wrong read_value(uint8_t type, const uint8_t **at, const uint8_t 
     if ((uint64_t)(end - *at) < number) return CUT;
     *value = (wr_amqp_value){.bytes = *at, .n = (uint32_t)number};
     *at += number;
-    return (wr_amqp_wrong){type == WR_AMQP_TABLE ? wr_amqp_table_check(value->bytes, value->n, true) : NULL, WR_AMQP_INTERNAL_ERROR};
+    return type == WR_AMQP_TABLE ? wr_amqp_table_check(value->bytes, value->n, true) : (wr_amqp_wrong){NULL, 0};
 }
 
 wr_amqp_wrong wr_amqp_arguments_read(const wr_amqp_method *method, const uint8_t *at, uint32_t n, wr_amqp_value values[WR_AMQP_ARGUMENTS_MAX]) {
@@ -56,7 +55,7 @@ wr_amqp_wrong wr_amqp_properties_read(const uint8_t *at, uint32_t n, wr_amqp_pro
         if (!wr_amqp_has(properties, i)) continue;
         wr_amqp_wrong wrong = read_value(types[i], &at, end, &properties->values[i]);
         if (!wrong.text) continue;
-        wrong.code = WR_AMQP_INTERNAL_ERROR;
+        if (wrong.code == WR_AMQP_FRAME_ERROR) wrong.code = WR_AMQP_INTERNAL_ERROR; /* no frame of a method: RabbitMQ says nothing */
         return wrong;
     }
     if (at != end) return (wr_amqp_wrong){"the properties go on behind the last one", WR_AMQP_INTERNAL_ERROR};

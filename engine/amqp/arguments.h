@@ -1,7 +1,7 @@
 /* Arguments of methods and properties of contents, read where they lie. */
 #ifndef WR_AMQP_ARGUMENTS_H
 #define WR_AMQP_ARGUMENTS_H
-#include "amqp/methods.h"
+#include "amqp/tables.h"
 
 /* NULL: there is none. */
 const wr_amqp_method *wr_amqp_method_of(uint32_t id);
@@ -12,12 +12,6 @@ typedef struct {
     const uint8_t *bytes;
     uint32_t n;
 } wr_amqp_value;
-
-/* What is wrong: a text, with its reply code. */
-typedef struct {
-    const char *text; /* NULL: nothing */
-    uint16_t code;
-} wr_amqp_wrong;
 
 /* The arguments of a method, the reserved ones too, from all n bytes behind its id. Tables are checked. */
 wr_amqp_wrong wr_amqp_arguments_read(const wr_amqp_method *method, const uint8_t *at, uint32_t n, wr_amqp_value values[WR_AMQP_ARGUMENTS_MAX]);

@@ -34,18 +34,22 @@ int wr_amqp_field_next(wr_amqp_span *left, bool named, wr_amqp_field *field) {
     return 1;
 }
 
-static const char *check(wr_amqp_span left, bool named, int depth) {
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
+
+static wr_amqp_wrong check(wr_amqp_span left, bool named, int depth) {
     wr_amqp_field field;
     int found;
     while ((found = wr_amqp_field_next(&left, named, &field)) > 0) {
         if (field.tag != 'F' && field.tag != 'A') continue;
-        if (!depth) return "a table is nested too deeply";
-        const char *wrong = check((wr_amqp_span){field.value, field.value + field.n}, field.tag == 'F', depth - 1);
-        if (wrong) return wrong;
+        if (!depth) return (wr_amqp_wrong){"a table is nested too deeply: its values may lie " TEXT(WR_AMQP_DEPTH_MAX) " deep", WR_AMQP_SYNTAX_ERROR};
+        const wr_amqp_wrong wrong = check((wr_amqp_span){field.value, field.value + field.n}, field.tag == 'F', depth - 1);
+        if (wrong.text) return wrong;
     }
-    return found ? "a table has a field that does not end where it should, or has an unknown type" : NULL;
+    if (!found) return (wr_amqp_wrong){NULL, 0};
+    return (wr_amqp_wrong){"a table has a field that does not end where it should, or has an unknown type", WR_AMQP_INTERNAL_ERROR};
 }
 
-const char *wr_amqp_table_check(const uint8_t *at, uint64_t n, bool named) {
+wr_amqp_wrong wr_amqp_table_check(const uint8_t *at, uint64_t n, bool named) {
     return check((wr_amqp_span){at, at + n}, named, WR_AMQP_DEPTH_MAX);
 }

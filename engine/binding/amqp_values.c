@@ -449,7 +449,7 @@ static PyObject *amqp_table(PyObject *module, PyObject *const *args, Py_ssize_t 
     const char *wrong = NULL;
     PyObject *made = NULL;
     if (at > n || n - at < 4 || n - at - 4 < wr_get32(bytes + at)) wrong = "they end before their table does";
-    else wrong = wr_amqp_table_check(bytes + at + 4, wr_get32(bytes + at), true);
+    else wrong = wr_amqp_table_check(bytes + at + 4, wr_get32(bytes + at), true).text;
     if (!wrong) made = wr_amqp_table_give(bytes + at + 4, wr_get32(bytes + at), true, false);
     PyBuffer_Release(&data);
     return wrong ? damaged(wrong) : made;

@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -402,6 +403,28 @@ def test_an_operator_closes_a_connection(gateway: GatewayNode) -> None:
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*CONNECTION_FORCED - go home"):
         connection.process_data_events(30)
     assert gateway.ask("close", name="mine") == {"closed": 0}
+
+
+@pytest.mark.parametrize("depth", [65, 1_000, 10_000])
+@pytest.mark.parametrize("where", ["queue.declare", "queue.bind", "exchange.declare", "basic.consume", "properties"])
+def test_tables_that_are_nested_too_deeply_are_refused_in_words(connect: Connect, where: str, depth: int) -> None:
+    wire = connect()
+    wire.opened()
+    wire.channel()
+    data = b""
+    for _ in range(depth):
+        data = b"\1aF" + struct.pack(">I", len(data)) + data
+    deep = struct.pack(">I", len(data)) + data
+    if where == "properties":
+        wire.raw(method(1, "basic.publish", {"routing_key": "q"}) + header(1, 0, b"\x20\0" + deep))
+        called = "the properties of a message"
+    else:  # whose last argument is the table
+        shallow = method(1, where, {"arguments": {}})
+        assert shallow.endswith(b"\0\0\0\0\xce")
+        wire.raw(frame(spec.FRAME_METHOD, 1, shallow[7:-5] + deep))
+        called = where
+    text = "a table is nested too deeply: its values may lie 64 deep"
+    assert close_of(wire) == (502, f"SYNTAX_ERROR - cannot decode {called}: {text}")
 
 
 def test_a_killed_gateway_is_there_again(gateway: GatewayNode) -> None:

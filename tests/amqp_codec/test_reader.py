@@ -144,6 +144,14 @@ def test_messages_that_are_alike_make_one_run_and_share_their_properties() -> No
 
 
 #: what RabbitMQ answers (tests/amqp_diff/recorded), and what it breaks off without a word, which we say
+def nested(depth: int) -> bytes:
+    """A table in which others lie."""
+    made = b""
+    for _ in range(depth):
+        made = b"\1aF" + len(made).to_bytes(4) + made
+    return len(made).to_bytes(4) + made
+
+
 WRONG = [
     (b"\3\0\1\0\0\x10\1", (501, "type 3, all octets = <<>>: {frame_too_large,4097,4088}", 0, 0, 1)),
     (raw(77, b"abc"), (501, 'type 77, all octets = <<"abc">>: unknown_frame', 0, 0, 1)),
@@ -194,6 +202,20 @@ WRONG = [
     (START + header(0, properties=b"\x20\0\0\0\0\4\1a?\0"), (541, None, 60, 40, 1)),
     (START + header(0, properties=b"\0\0\0"), (541, None, 60, 40, 1)),
     (raw(1, b"\0\x3c\0\x14\0\0\1q\1t\0\0\0\0\4\1a?\0"), (541, None, 60, 20, 1)),
+    (
+        raw(1, b"\0\x32\0\x0a\0\0\1q\0" + nested(65)),
+        (502, "cannot decode queue.declare: a table is nested too deeply: its values may lie 64 deep", 50, 10, 1),
+    ),
+    (
+        START + header(0, properties=b"\x20\0" + nested(65)),
+        (
+            502,
+            "cannot decode the properties of a message: a table is nested too deeply: its values may lie 64 deep",
+            60,
+            40,
+            1,
+        ),
+    ),
 ]
 
 
@@ -204,6 +226,12 @@ def test_what_is_wrong_is_said(sent: bytes, wanted: tuple[Any, ...]) -> None:
         other for other in wanted if other is not None
     ]
     assert fault(*(sent[at : at + 1] for at in range(len(sent)))) == whole, "however it is cut"
+
+
+def test_tables_may_lie_as_deep_as_is_said() -> None:
+    deepest = nested(spec.DEPTH_MAX)
+    assert reader().read(raw(1, b"\0\x32\0\x0a\0\0\1q\0" + deepest))[0][0] == spec.METHOD
+    assert reader().read(START + header(0, properties=b"\x20\0" + deepest))[0][0] == spec.PUBLISH
 
 
 def test_a_payload_of_frame_max_is_taken_as_rabbitmq_takes_it() -> None:
