@@ -21,6 +21,7 @@ static ConfirmObject *confirm_of(ClientObject *c, int level, uint32_t pairs_n) {
     confirm->runs_n = 0;
     confirm->from = UINT64_MAX;
     confirm->appended = NULL;
+    confirm->queue = NULL;
     return confirm;
 }
 
@@ -64,6 +65,7 @@ static void confirm_dealloc(ConfirmObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     if (self->appended) wr_appended_free(self->client, self->appended);
     Py_XDECREF(self->client);
+    Py_XDECREF(self->queue);
     PyMem_Free(self->pairs);
     PyMem_Free(self->runs);
     if (wr_module.spare_confirms_n < WR_SPARE_CONFIRMS) wr_module.spare_confirms[wr_module.spare_confirms_n++] = (PyObject *)self;
@@ -259,6 +261,17 @@ static int lost(ConfirmObject *self) {
                                 "publish it again if that does no harm");
 }
 
+/* Its time is over: raises, and names what it was put into. */
+static int late(const ConfirmObject *self, uint32_t server) {
+    PyObject *name = self->appended ? self->appended->topic : self->queue;
+    if (!name) return wr_timed_out(self->client, server, WR_THE_CONFIRM);
+    PyObject *text = PyUnicode_FromFormat("%s %R: %s", self->appended ? "topic" : "queue", name, WR_THE_CONFIRM);
+    const char *what = text ? PyUnicode_AsUTF8(text) : NULL;
+    int answer = what ? wr_timed_out(self->client, server, what) : -1;
+    Py_XDECREF(text);
+    return answer;
+}
+
 static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
     ClientObject *c = self->client;
     const wr_confirm_pair *pairs = pairs_of(self);
@@ -267,7 +280,9 @@ static int confirm_wait_until(ConfirmObject *self, uint64_t deadline) {
         if (wr_enter(c)) return lost(self);
         wr_condition condition = {wr_link_horizon(wr_attachment_link(&c->a, pairs[i].server), self->level),
                                   pairs[i].sequence, pairs[i].server};
-        if (wr_wait_or_raise(c, &condition, deadline, WR_FOR_CONFIRM, WR_THE_CONFIRM)) {
+        int waited = wr_wait(c, &condition, deadline, WR_FOR_CONFIRM);
+        if (waited > 0) waited = late(self, pairs[i].server);
+        if (waited) {
             if (!pair_done(self, &pairs[i])) return lost(self);
             PyErr_Clear(); /* it ended, and this was confirmed before */
         }

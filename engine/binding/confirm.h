@@ -38,6 +38,7 @@ typedef struct {
     wr_run *runs;           /* of a batch, NULL: each pair is one message, the same one */
     uint32_t runs_n;
     wr_appended *appended;  /* to a topic, or NULL */
+    PyObject *queue;        /* name of the one queue that it was put into, or NULL */
 } ConfirmObject;
 
 /* A Confirm of what a publish handed over. `runs`: of a batch, taken over; or NULL. */

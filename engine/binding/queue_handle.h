@@ -9,6 +9,7 @@ typedef struct {
     wr_client_consumer consumer;
     wr_route route;
     PyObject *owner;        /* the Queue of Python */
+    PyObject *name;         /* the owner's, for confirms; NULL: there was none yet */
     PyTypeObject *messages; /* class of the messages, derived from Delivery */
     PyObject *dead;         /* why the queue cannot be used any more (text), or NULL */
     uint32_t server, queue;

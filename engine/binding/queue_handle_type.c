@@ -1,5 +1,6 @@
 /* The type QueueHandle: its life, its attributes, its tables. The work is binding/queue_handle.c's and
  * binding/queue_poll.c's, publishing is binding/publish.c's. */
+#include "binding/confirm.h"
 #include "binding/delivery_type.h"
 #include "binding/publish.h"
 #include "binding/queue_credit.h"
@@ -19,8 +20,11 @@ static PyObject *put_with(PyObject *op, PyObject *const *args, Py_ssize_t given,
     if (wr_queue_perhaps_gone(c, h->queue) && wr_hook(c, WR_HOOK_CATALOG, 0, "")) return NULL;
     if (wr_handle_enter(h)) return NULL;
     PyObject *options = given == 6 ? args[5] : NULL;
-    return many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait, options, NULL)
-                : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait, options, NULL);
+    if (!wait && !h->name && !(h->name = PyObject_GetAttrString(h->owner, "name"))) return NULL;
+    PyObject *made = many ? wr_publish_many(c, &h->route, NULL, args[0], level, args[2], args[3], wait, options, NULL)
+                          : wr_publish(c, &h->route, args[0], level, args[2], args[3], wait, options, NULL);
+    if (made && !wait) Py_XSETREF(((ConfirmObject *)made)->queue, Py_NewRef(h->name));
+    return made;
 }
 
 static PyObject *handle_put(PyObject *op, PyObject *const *args, Py_ssize_t given) { return put_with(op, args, given, false); }
@@ -79,6 +83,7 @@ static void handle_dealloc(PyObject *op) {
     if (h->registered) wr_client_consumer_drop(NULL, &h->consumer);
     free(h->shell);
     Py_XDECREF(h->owner);
+    Py_XDECREF(h->name);
     Py_XDECREF(h->messages);
     Py_XDECREF(h->dead);
     Py_XDECREF(h->client);

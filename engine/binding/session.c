@@ -290,14 +290,14 @@ int wr_wait(ClientObject *c, const wr_condition *condition, uint64_t deadline, w
     return wr_wait_while(c, condition, deadline, purpose, NULL, NULL);
 }
 
-static int timed_out(ClientObject *c, uint32_t server, const char *what) {
+int wr_timed_out(ClientObject *c, uint32_t server, const char *what) {
     if (wr_hook(c, WR_HOOK_TIMED_OUT, server, what)) return -1;
     return wr_raise("TimedOut", "%s: not done in time", what); /* the hook has raised, with figures */
 }
 
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what) {
     int answer = wr_wait(c, condition, deadline, purpose);
-    return answer <= 0 ? answer : timed_out(c, condition->server, what);
+    return answer <= 0 ? answer : wr_timed_out(c, condition->server, what);
 }
 
 void wr_note_deadline(uint64_t deadline) {
@@ -327,7 +327,7 @@ int wr_blocked_while(ClientObject *c, int error, const wr_condition *blocked, ui
     if (error == EAGAIN) {
         for (uint32_t server = 0; server < c->servers_n; server++) wr_port_submit(&c->a.port, server);
         int answer = wr_wait_while(c, blocked, deadline, WR_FOR_ROOM, made ? routes_gone : NULL, made);
-        return answer <= 0 ? answer : timed_out(c, blocked->server, what);
+        return answer <= 0 ? answer : wr_timed_out(c, blocked->server, what);
     }
     return wr_blocked(c, error, blocked, deadline, what);
 }

@@ -122,6 +122,7 @@ int wr_wait_while(ClientObject *c, const wr_condition *condition, uint64_t deadl
 void wr_note_deadline(uint64_t deadline);
 /* The same, and a passed deadline is an exception that names `what`. */
 int wr_wait_or_raise(ClientObject *c, const wr_condition *condition, uint64_t deadline, wr_purpose purpose, const char *what);
+int wr_timed_out(ClientObject *c, uint32_t server, const char *what); /* `what` was not done in time: raises */
 /* What the routes of a publish were made from. While it waits and nothing of it was handed over, its queues may go:
  * then it fails with AttachmentLost, and begins anew with the catalog of now. */
 typedef struct {

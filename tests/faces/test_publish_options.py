@@ -44,7 +44,7 @@ def node() -> FakeNode:
 
 @pytest.fixture
 def handle(node: FakeNode) -> _core.QueueHandle:
-    return _core.QueueHandle(node.client, WORKER, 17, "owner", _core.Delivery)
+    return _core.QueueHandle(node.client, WORKER, 17, types.SimpleNamespace(name="q"), _core.Delivery)
 
 
 def test_options_stand_in_the_command(node: FakeNode, handle: _core.QueueHandle) -> None:

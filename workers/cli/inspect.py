@@ -30,6 +30,7 @@ from warren.ipc.declare import Struct
 from warren.ipc.layout import CLIENT, CONSTANTS, LINK, PAGE_BYTES, SERVER, SERVER_STORE_TRANSIENT, SUPERBLOCK
 from warren.ipc.superblock import Superblock
 from warren.workers.cli import output
+from warren.workers.process import standstill
 from warren.workers.process.shared_objects import semaphore_value
 from warren.workers.process.tie import workers_there
 
@@ -81,7 +82,8 @@ def servers_part(superblock: Superblock) -> list[dict[str, Any]]:
     for server in servers:
         of_server = functools.partial(superblock.server_get, server)
         row: dict[str, Any] = {"server": server, "role": superblock.server_name(server), **_scalars(SERVER, of_server)}
-        row["state"] = _SERVER_STATES.get(row["state"], row["state"])
+        still = superblock.server_identity(server).stands_still()
+        row["state"] = standstill.STOPPED if still else _SERVER_STATES.get(row["state"], row["state"])
         rows.append(row)
     return rows
 

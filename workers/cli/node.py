@@ -32,9 +32,10 @@ from warren.engine.errors import (
     UsageError,
 )
 from warren.engine.saying import command, counted, shown
+from warren.ipc.region import RegionError
 from warren.workers.cli import output
 from warren.workers.node.starting import START_TIMEOUT_S
-from warren.workers.process import logs
+from warren.workers.process import logs, standstill
 from warren.workers.process.control import WAIT_MAX_S, WITHIN, ControlClient
 from warren.workers.process.exit_codes import EXIT_KILLED, EXIT_TIMEOUT
 
@@ -441,11 +442,8 @@ def stop(directory: str, timeout: float, force: bool, as_json: bool) -> int:
             finish_s = WITHIN * timeout if given else None
 
             def tell(_silence: str) -> None:
-                left = f"for at most {_left(timeout, began):.0f} s"
-                output.waiting(
-                    f"the servers are finishing what was submitted; this command waits {left} for that; --force kills "
-                    "them"
-                )
+                doing = "; ".join(_still(target)) or "the servers are finishing what was submitted"
+                output.waiting(f"{doing}; this command waits for at most {timeout:g} s for that; --force kills them")
 
             with ControlClient(directory, tell) as ending:
                 killed, unclean = _ended(ending, timeout, began, force=force, finish_s=finish_s)
@@ -493,12 +491,21 @@ def _ended(
 
 
 def _not_done(client: ControlClient, timeout: float) -> TimedOut:
-    why = f"; {silence}" if "is stopped" in (silence := client.silence()) else ""
+    silence = client.silence()
+    why = [silence] if "is stopped" in silence else _still(client.directory)
     path = client.directory.path
+    advice = f"{command('stop', path)} waits for it, --force kills its servers"
     return TimedOut(
         f"the node of {path} was told to stop, and is not done after {timeout:g} s: it goes on; "
-        f"{command('stop', path)} waits for it, --force kills its servers{why}"
+        f"{'; '.join([advice, *why])}"
     )
+
+
+def _still(directory: NodeDirectory) -> list[str]:
+    """Its servers that somebody has stopped, described."""
+    with contextlib.suppress(Error, RegionError), contextlib.closing(directory.superblock()) as superblock:
+        return standstill.found(superblock)
+    return []  # the node has just ended
 
 
 @click.command()

@@ -73,6 +73,7 @@ from warren.workers.client.notices import Notices
 from warren.workers.client.routes import Route
 from warren.workers.client.topic_parts import Turns
 from warren.workers.client.trouble import Trouble
+from warren.workers.process import standstill
 from warren.workers.process.control import WAIT_MAX_S, ControlClient
 
 #: how long a call without a timeout waits for room, when it does not wait for what becomes of a thing
@@ -633,7 +634,12 @@ class Client:
         TimedOut (without a `timeout` after call_timeout).
         """
         limit = self.call_timeout if isinstance(timeout, EllipsisType) else timeout
-        return self._ask_worker(self.attachment().superblock.topic_server, request, answers, limit)
+        try:
+            return self._ask_worker(self.attachment().superblock.topic_server, request, answers, limit)
+        except (TimedOut, PeerLost) as error:
+            topics = {} if self._router is None else self._router.catalog.topics
+            name = next((f"topic {name!r}: " for name, topic in topics.items() if topic.id == request.topic), "")
+            raise type(error)(f"{name}{error}") from None
 
     def _ask_worker(
         self, server: int, request: msgspec.Struct, answers: type[AnswerOf], timeout: float | None
@@ -647,7 +653,8 @@ class Client:
         lock = attachment.control_locks[server]  # one answer area for each server
         if not lock.acquire(timeout=-1 if timeout is None else min(timeout, WAIT_MAX_S)):
             role = attachment.superblock.role_of(server)
-            raise TimedOut(f"{role} did not answer other threads within {round(timeout or 0, 3):g} s")
+            why = standstill.behind(attachment.superblock, server)
+            raise TimedOut(f"{role} did not answer other threads within {round(timeout or 0, 3):g} s{why}")
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             result, reply = attachment.core.control(server, content, left)

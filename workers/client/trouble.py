@@ -27,6 +27,7 @@ from warren.ipc.layout import CONSTANTS, eviction
 from warren.ipc.superblock import Superblock
 from warren.workers.client.attachment import NODE_DRAINING, SERVER_READY, Attachment, given_up
 from warren.workers.process import alarm_words as alarms
+from warren.workers.process import standstill
 from warren.workers.process.tie import described
 
 #: how long every process of a node may be dead before a waiting call gives it up
@@ -145,14 +146,8 @@ class Trouble:
             self._still.discard(server)
         elif server not in self._still:
             self._still.add(server)
-            log.warning(
-                "server %s of the node of %s stands still: its process %d was stopped (by SIGSTOP, or a debugger); "
-                "`kill -CONT %d` lets it go on",
-                superblock.role_of(server),
-                self._directory.path,
-                identity.pid,
-                identity.pid,
-            )
+            name = f"server {superblock.role_of(server)} of the node of {self._directory.path}"
+            log.warning("%s", standstill.described(name, identity.pid))
 
     def _abandoned(self, what: str = "") -> NodeNotRunning:
         return NodeNotRunning(
@@ -177,12 +172,10 @@ class Trouble:
         state = superblock.server_get(server, "state")
         if state != SERVER_READY or not superblock.server_identity(server).alive():
             raise self._down(attachment, server, what)
-        limits = (
-            " (the ring or the arena of this client is full: settings ring_records, arena_bytes)"
-            if "room" in what
-            else ""
-        )
-        raise TimedOut(f"{not_done(what, seconds)}{limits}")
+        why = standstill.behind(superblock, server)
+        if "room" in what and not why:
+            why = " (the ring or the arena of this client is full: settings ring_records, arena_bytes)"
+        raise TimedOut(f"{not_done(what, seconds)}{why}")
 
     def _down(self, attachment: Attachment, server: int, what: str) -> PeerLost:
         """A server is not there: who starts it again?"""
@@ -197,7 +190,6 @@ class Trouble:
         doing = "it is being restarted"
         if not attachment.supervised():
             doing = "and so is the supervisor: the servers that still run start another one, which restarts it"
-        return PeerLost(
-            f"{what}: server {attachment.superblock.role_of(server)} is down ({doing}); what was submitted is kept. "
-            "Try again, or give more time"
-        )
+        still = standstill.found(attachment.superblock, [server])  # it was stopped while it started, or ended
+        state = still[0] if still else f"server {attachment.superblock.role_of(server)} is down ({doing})"
+        return PeerLost(f"{what}: {state}; what was submitted is kept. Try again, or give more time")

@@ -36,6 +36,7 @@ from warren.ipc.layout import SERVER_WORKER_FIRST
 from warren.workers.client.arguments import checked_seconds
 from warren.workers.faces.interrupts import is_interrupt
 from warren.workers.faces.message import Message
+from warren.workers.process import standstill
 
 if TYPE_CHECKING:
     from warren.workers.client.client import Client
@@ -248,7 +249,28 @@ class Caller:
             replies.end(number)
         if waiting.unanswered and confirm.done():
             confirm.result(0)  # raises when it was refused
-        return answer_of(queue.name, timeout, waiting)
+        return self.answer(queue.name, server, timeout, waiting)
+
+    def answer(self, queue_name: str, server: int, timeout: float, waiting: Waiting) -> bytes:
+        """What a call returns, or raises."""
+        reply = waiting.reply
+        if reply is None:
+            if isinstance(waiting.lost, AttachmentLost):
+                raise PeerLost(f"queue {queue_name!r}: the call was lost with the attachment: {waiting.lost}")
+            if waiting.lost is not None:
+                raise waiting.lost
+            attachment = self._client.attached
+            still = ""
+            if attachment is not None and not attachment.core.over:
+                still = standstill.behind(attachment.superblock, server)
+            why = f"{still}." if still else "; is anybody serving it (node.serve)?"
+            raise TimedOut(
+                f"queue {queue_name!r}: no answer within {timeout:g} s{why} An answer that comes later is dropped"
+            )
+        headers = metadata.decode(reply.meta).headers if reply.meta is not None else None
+        if headers and FAILED in headers:
+            raise CallFailed(f"queue {queue_name!r}: the function that served the call raised {headers[FAILED]}")
+        return reply.body
 
 
 def asked(to: str, number: str, timeout: float, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,24 +283,6 @@ def asked(to: str, number: str, timeout: float, options: Mapping[str, Any]) -> d
         raise UsageError("reply_to and correlation_id are the call's own: leave them out of properties")
     properties |= {"reply_to": to, "correlation_id": number}
     return {**options, "durability": "none", "persistent": False, "ttl": timeout, "properties": properties}
-
-
-def answer_of(queue_name: str, timeout: float, waiting: Waiting) -> bytes:
-    """What a call returns, or raises."""
-    reply = waiting.reply
-    if reply is None:
-        if isinstance(waiting.lost, AttachmentLost):
-            raise PeerLost(f"queue {queue_name!r}: the call was lost with the attachment: {waiting.lost}")
-        if waiting.lost is not None:
-            raise waiting.lost
-        raise TimedOut(
-            f"queue {queue_name!r}: no answer within {timeout:g} s; is anybody serving it (node.serve)? An answer that "
-            f"comes later is dropped"
-        )
-    headers = metadata.decode(reply.meta).headers if reply.meta is not None else None
-    if headers and FAILED in headers:
-        raise CallFailed(f"queue {queue_name!r}: the function that served the call raised {headers[FAILED]}")
-    return reply.body
 
 
 def reply_route(client: Client, to: str) -> _core.Route | None:

@@ -401,7 +401,8 @@ class Queue:
 
     def _named(self, error: TimedOut | QueueNotFound) -> TimedOut | QueueNotFound:
         """The same error, with the name of this queue."""
-        return type(error)(f"queue {self.name!r}: {error}")
+        begin = f"queue {self.name!r}: "
+        return error if str(error).startswith(begin) else type(error)(f"{begin}{error}")
 
     def _full(self, error: QueueFull) -> QueueFull:
         """The same error, with the name and the limits of this queue."""

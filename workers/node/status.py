@@ -34,7 +34,7 @@ from warren.ipc.layout import (
 from warren.ipc.superblock import SlotView, Superblock
 from warren.workers.node import absence, gateway_roles, topic_status
 from warren.workers.node.children import Role
-from warren.workers.process import alarm_words
+from warren.workers.process import alarm_words, standstill
 from warren.workers.process.refusals import refusal
 from warren.workers.process.shared_objects import semaphore_value
 
@@ -218,7 +218,7 @@ class Statistics:
             "alarm_details": alarmed,
             "memory": {name: self._superblock.get(f"memory_{name}") for name in ("used", "limit", "own", "own_limit")},
             "pressure": self._superblock.get("pressure") / 1000,
-            "messages": [*messages, *_refusals(roles), *self._losses(directory)],
+            "messages": [*messages, *_refusals(roles), *self._losses(directory), *_stopped(roles)],
         }
 
     def _scores(self, base: _Sample) -> dict[int, int]:
@@ -331,7 +331,7 @@ class Statistics:
             "index": role.index,
             **_who(role),
             "rss_bytes": rss_bytes(role.identity),
-            "state": SERVER_STATES.get(superblock.get("collector_state"), "unknown"),
+            "state": _state(role, superblock.get("collector_state")),
             "restarts": superblock.get("collector_restarts"),
             "rates": {},
         }
@@ -348,7 +348,7 @@ class Statistics:
             "index": role.index,
             **_who(role),
             "rss_bytes": rss_bytes(role.identity),
-            "state": SERVER_STATES.get(superblock.gateway_get(role.index, "state"), "unknown"),
+            "state": _state(role, superblock.gateway_get(role.index, "state")),
             "restarts": superblock.gateway_get(role.index, "restarts"),
             "rates": {},
         }
@@ -373,7 +373,7 @@ class Statistics:
             "index": role.index,
             **_who(role),
             "rss_bytes": rss_bytes(role.identity),
-            "state": SERVER_STATES.get(superblock.server_get(first, "state"), "unknown"),
+            "state": _state(role, superblock.server_get(first, "state")),
             "epoch": superblock.server_get(first, "epoch"),
             "restarts": superblock.server_get(first, "restarts"),
             "error": max(superblock.server_get(server, "error") for server in role.servers),
@@ -433,6 +433,19 @@ def _refusals(roles: Iterable[Role]) -> Iterator[str]:
     for role in roles:
         if role.failed and (why := refusal(role.log)):
             yield f"{role.name} cannot serve: {why}"
+
+
+def _state(role: Role, number: int) -> str:
+    """What a process does, by its own row, unless somebody has stopped it."""
+    still = role.identity is not None and role.identity.stands_still()
+    return standstill.STOPPED if still else SERVER_STATES.get(number, "unknown")
+
+
+def _stopped(roles: Iterable[Role]) -> Iterator[str]:
+    """Which processes somebody has stopped, and what lets them go on."""
+    for role in roles:
+        if role.identity is not None and role.identity.stands_still():
+            yield standstill.described(role.name, role.identity.pid)
 
 
 def _who(role: Role) -> dict[str, int | None]:

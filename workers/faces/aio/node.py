@@ -26,7 +26,7 @@ from warren.workers.faces.aio.store import Store
 from warren.workers.faces.aio.topic import Topic
 from warren.workers.faces.aio.work_queue import WorkQueue
 from warren.workers.faces.aio.worker import Answering, Worker
-from warren.workers.faces.calls import Caller, Waiting, answer_of, asked
+from warren.workers.faces.calls import Caller, Waiting, asked
 from warren.workers.faces.many import Destination, Many
 from warren.workers.faces.queues import rejected_above
 from warren.workers.faces.work_queue import limited
@@ -204,7 +204,7 @@ class Node:
             answered.cancel()
         if waiting.unanswered and confirm.done():
             await confirm  # raises when it was refused
-        return answer_of(found.name, timeout, waiting)
+        return self._caller.answer(found.name, server, timeout, waiting)
 
     async def serve(
         self, queue: str | Queue, function: Callable[[Message], Awaitable[bytes | None]], *, concurrency: int = 100
