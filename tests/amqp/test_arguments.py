@@ -101,7 +101,11 @@ def test_dead_letters_of_another_vhost_stay_there() -> None:
 
 def test_a_queue_of_a_python_program_is_told_as_if_it_were_amqps() -> None:
     found = QueueDeclaration(
-        1, "q", True, 0, arguments={"message_ttl": 2.0, "max_length": 7, "dead_letter_exchange": "d"}
+        1,
+        "q",
+        True,
+        0,
+        arguments={"message_ttl": 2.0, "max_length": 7, "dead_letter_exchange": "d", "delivery_limit": 2},
     )
     assert told_by(found) == {
         "x-message-ttl": ("long", 2000),

@@ -378,16 +378,16 @@ def without_origin(catalog: Catalog) -> list[object]:
 
 @pytest.mark.integration
 def test_an_import_is_done_once_and_an_export_gives_it_back(directory: Path, tmp_path: Path) -> None:
-    dry = run("import", "rabbitmq-definitions", directory, RECORDED, "--dry-run")
+    dry = run("import", "rabbitmq-definitions", directory, RECORDED, "--dry-run", code=1)
     assert dry["dry_run"] is True
     assert not users_file.path_of(directory).exists()
     assert not Catalog.load(directory).queues
-    first = run("import", "rabbitmq-definitions", directory, RECORDED)
+    first = run("import", "rabbitmq-definitions", directory, RECORDED, code=1)
     assert first == dry | {"dry_run": False}
     catalog = Catalog.load(directory)
     assert {name for name, queue in catalog.queues.items() if not queue.hidden} >= QUEUES.keys()
     assert Users(directory).check("alice", b"secret", "10.0.0.7") is not None, "with the password that RabbitMQ knew"
-    again = run("import", "rabbitmq-definitions", directory, RECORDED)
+    again = run("import", "rabbitmq-definitions", directory, RECORDED, code=1)
     assert (again["new"], again["changed"], again["left"]) == ({}, {}, [])
     assert Catalog.load(directory).version == catalog.version, "nothing was changed"
 
@@ -449,7 +449,7 @@ def test_a_node_that_does_not_run_changes_nothing(tmp_path: Path) -> None:
     said = warren("import", "rabbitmq-definitions", chosen, RECORDED, code=3).said
     assert "no node runs" in said
     assert not users_file.path_of(chosen).exists()
-    assert "new" in warren("import", "rabbitmq-definitions", chosen, RECORDED, "--dry-run").stdout
+    assert "new" in warren("import", "rabbitmq-definitions", chosen, RECORDED, "--dry-run", code=1).stdout
     users_only = tmp_path / "users.json"
     users_only.write_text(json.dumps({"users": [{"name": "a", "password_hash": ""}]}))
     warren("import", "rabbitmq-definitions", chosen, users_only)
@@ -477,13 +477,97 @@ def test_what_rabbitmq_has_no_words_for_is_noted() -> None:
     assert next(user for user in found.content["users"] if user["name"] == "a")["password_hash"] == ""
 
 
+def test_a_delivery_limit_comes_back_without_an_argument_that_classic_queues_refuse() -> None:
+    """RabbitMQ's classic queues know no x-delivery-limit: the policy of the queue says it."""
+    catalog = Catalog()
+    more: dict[str, Any]
+    for name, dead, more in (
+        ("lim", "dead", {}),
+        ("@v:first", "@v:dead", {"max_priority": 3}),
+        ("gone", "dead", {"auto_delete": True}),
+    ):
+        arguments = {"delivery_limit": 2, "dead_letter_exchange": "", "dead_letter_routing_key": dead, **more}
+        catalog.declare_queue(name, workers_n=1, arguments=arguments)
+    accounts = users_file.defaults()
+    accounts.vhosts["v"] = users_file.Vhost()
+    found = export(catalog, accounts, "0.1")
+    for item in found.content["queues"]:
+        assert item["type"] == "classic"
+        assert "x-delivery-limit" not in item["arguments"]
+    assert [item["definition"] for item in found.content["policies"]] == [{"delivery-limit": 2}] * 3
+    assert [note.split(",")[0] for note in found.notes] == [
+        f"queue {name} has delivery_limit" for name in ("lim", "first", "gone")
+    ]
+    made = planned(**found.content)
+    assert made.not_mapped == []
+    assert {name: item["arguments"] for name, item in made.queues.items()} == {
+        name: catalog.queues[name].arguments for name in ("lim", "@v:first", "gone")
+    }
+    assert [item["applied"] for item in made.policies] == [1, 1, 1]
+    assert export(made.catalog, made.accounts, "0.1").content == found.content
+
+
+def test_a_policy_of_rabbitmqs_gives_no_delivery_limit_to_classic_queues() -> None:
+    """As there."""
+    policy = {"name": "all", "pattern": "", "definition": {"delivery-limit": 2, "max-length": 3}}
+    kinds = [{"name": "c"}, {"name": "q", "arguments": {"x-queue-type": "quorum"}}]
+    made = planned(queues=kinds, policies=[policy])
+    assert made.queues["c"]["arguments"] == {"max_length": 3}
+    assert made.queues["q"]["arguments"] == {"max_length": 3, "delivery_limit": 2}
+
+
+def test_what_is_refused_or_left_counts_for_no_policy() -> None:
+    policy = {"name": "p", "pattern": "^[qx]", "definition": {"max-length": 3, "alternate-exchange": "a"}}
+    wrong = {"name": "q", "arguments": {"x-delivery-limit": 2}}
+    sections: dict[str, list[Any]] = {
+        "queues": [wrong],
+        "exchanges": [{"name": "x", "type": "x-random"}],
+        "policies": [policy],
+    }
+    made = planned(**sections)
+    assert made.policies == []
+    assert [(item.kind, item.name) for item in made.refused] == [("exchange", "x"), ("queue", "q")]
+    assert made.told()["refused"] == [item._asdict() for item in made.refused]
+    assert [(item["kind"], item["name"]) for item in made.told()["not_mapped"]] == [("policy", "p")]
+    sections["queues"].append({"name": "q2"})
+    assert [item["applied"] for item in planned(**sections).policies] == [1]
+    there = Catalog()
+    there.declare_queue("q2", workers_n=1)
+    made = plan(decode(json.dumps(sections).encode(), "the file"), users_file.defaults(), there)
+    assert (made.policies, [item.name for item in made.left]) == ([], ["q2"])
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"queues": [{"name": "q", "arguments": {"x-delivery-limit": 2}}]},
+        {"exchanges": [{"name": "x", "type": "x-random"}]},
+        {"bindings": [{"source": "amq.direct", "destination": "nowhere"}]},
+    ],
+)
+def test_an_import_that_refuses_a_declaration_ends_with_code_1(
+    directory: Path, tmp_path: Path, content: dict[str, Any]
+) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps(content | {"policies": [{"name": "p", "pattern": "", "definition": {"cheese": 1}}]}))
+    for how in (("--dry-run",), ()):
+        answer = run("import", "rabbitmq-definitions", directory, file, *how, code=1)
+        assert len(answer["refused"]) == 1
+        assert "policy" in {item["kind"] for item in answer["not_mapped"]}
+    ended = warren("import", "rabbitmq-definitions", directory, file, code=1)
+    assert "\nrefused:\n" in ended.stdout
+    file.write_text(json.dumps({"queues": [{"name": "good"}], "policies": [{"name": "p", "pattern": "x"}]}))
+    assert run("import", "rabbitmq-definitions", directory, file)["refused"] == []
+
+
 @pytest.mark.long
 @pytest.mark.integration
 def test_rabbitmq_imports_what_a_node_exports(directory: Path, tmp_path: Path) -> None:
     """And exports the same again. Where no RabbitMQ is installed, it is skipped."""
     from warren.tools.rabbitmq import NoRabbitMQ, RabbitMQ
 
-    run("import", "rabbitmq-definitions", directory, RECORDED)
+    run("import", "rabbitmq-definitions", directory, RECORDED, code=1)
     ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
     warren("export", "definitions", directory, ours)
     try:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from warren.engine.catalog.arguments import PRIORITY_MAX
+from warren.engine.catalog.arguments import DELIVERY_LIMIT_MAX, PRIORITY_MAX
 from warren.engine.catalog.catalog import QueueDeclaration
 from warren.engine.catalog.exchanges import X_MATCH, ExchangeDeclaration
 from warren.engine.catalog.topics import TopicDeclaration
@@ -306,7 +306,7 @@ def _of_queue(vhost: str, checked: Mapping[str, Any]) -> dict[str, Any]:
     if checked.get("x-max-priority"):
         made["max_priority"] = min(checked["x-max-priority"], PRIORITY_MAX)
     if checked.get("x-delivery-limit", -1) >= 0:  # below 0: none
-        made["delivery_limit"] = min(checked["x-delivery-limit"], 65535)
+        made["delivery_limit"] = min(checked["x-delivery-limit"], DELIVERY_LIMIT_MAX)
     if checked.get("x-single-active-consumer"):
         made["single_active_consumer"] = True
     return made
@@ -323,7 +323,7 @@ def _of_stream(checked: Mapping[str, Any]) -> dict[str, Any]:
 
 def told_by(declaration: QueueDeclaration | TopicDeclaration) -> Typed:
     """The AMQP arguments of a queue: those that were said, or what says the same of one that Warren's own programs
-    declared.
+    declared. Their queues are classic ones, of which AMQP has no x-delivery-limit.
     """
     origin = getattr(declaration, "origin", None)
     if origin and "arguments" in origin:
@@ -343,7 +343,6 @@ def told_by(declaration: QueueDeclaration | TopicDeclaration) -> Typed:
     for name, number in (
         ("x-max-length", policy.max_length),
         ("x-max-length-bytes", policy.max_length_bytes),
-        ("x-delivery-limit", policy.delivery_limit),
         ("x-max-priority", policy.max_priority or None),
     ):
         if number is not None:

@@ -17,10 +17,11 @@ from warren.engine.catalog.catalog import Catalog, QueueDeclaration
 from warren.engine.catalog.exchanges import DEFAULT_EXCHANGES
 from warren.engine.catalog.topics import TopicDeclaration
 from warren.workers.amqp import passwords
-from warren.workers.amqp.arguments import STREAM, exchange_told_by, queue_wanted, told_by
+from warren.workers.amqp.arguments import CLASSIC, STREAM, exchange_told_by, queue_wanted, told_by
 from warren.workers.amqp.definitions import LIMITS, VERSION, Table
 from warren.workers.amqp.faults import Fault
 from warren.workers.amqp.mapping import RESERVED, amqp_name, stream_called
+from warren.workers.amqp.policies import own_policy
 from warren.workers.amqp.users_file import GUEST, Accounts
 
 #: what a queue of Warren's may be declared with, as keys of RabbitMQ's policies, and what a unit of it is there
@@ -170,7 +171,7 @@ class _Export:
         if not self._known("queue", vhost, name):
             return
         arguments = _plain(told_by(queue))
-        kind = str(arguments.get("x-queue-type", "classic"))
+        kind = str(arguments.get("x-queue-type", CLASSIC))
         auto_delete = bool(queue.arguments.get("auto_delete"))
         self.sections["queues"].append(
             {
@@ -182,6 +183,8 @@ class _Export:
                 "arguments": arguments,
             }
         )
+        if kind == CLASSIC and "delivery_limit" in queue.arguments:
+            self.notes.append(f"queue {name} has delivery_limit, which classic queues of RabbitMQ's have not")
         for argument in _OWN:
             if argument in queue.arguments:
                 self.notes.append(f"queue {name} has {argument}, which RabbitMQ has not")
@@ -206,7 +209,7 @@ class _Export:
         if definition:
             self.sections["policies"].append(
                 {
-                    "name": f"of {kind} {name}",
+                    "name": own_policy(kind, name),
                     "vhost": vhost,
                     "pattern": f"^{re.escape(name)}$",
                     "apply-to": f"{kind}s",

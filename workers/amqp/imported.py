@@ -2,6 +2,7 @@
 
 Invariants
   Whatever of a file does not become what it was there stands in `Plan.not_mapped` or `Plan.left`, with the reason.
+  What a policy does counts where it is done: not for what is refused or left.
   What is planned, the node takes: each declaration is made in a copy of its catalog first. So what a file says twice is
   found there the second time, and one bad name or argument costs its own declaration alone.
   Importing twice is importing once: what is there already as the file has it counts as `there`; what is there and
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from warren.engine.catalog.arguments import QueueArguments
+from warren.engine.catalog.arguments import DELIVERY_LIMIT_MAX, QueueArguments
 from warren.engine.catalog.catalog import Catalog
 from warren.engine.catalog.exchanges import DEFAULT_EXCHANGES
 from warren.engine.errors import DeclarationMismatch, Error, UsageError
@@ -39,6 +40,8 @@ from warren.workers.amqp.users_file import GUEST, Account, Accounts, Rights, Top
 
 #: declarations of one request
 MANY = 500
+#: what a file declares: none of it may get lost unnoticed
+DECLARED = frozenset(("exchange", "queue", "stream", "binding"))
 OTHERWISE = "it is there already, declared otherwise"
 _OWN = {item.name: item for item in DEFAULT_EXCHANGES if item.name}
 
@@ -69,7 +72,7 @@ class Plan:
         self.left: list[Not] = []
         self.not_mapped: list[Not] = []
         self.policies: list[dict[str, Any]] = []  #: those that were applied, and to how much
-        self.refused: set[str] = set()  #: exchanges that are not mapped
+        self.no_exchanges: set[str] = set()  #: those that are not mapped
         self.exchanges: dict[str, dict[str, Any]] = {}  #: by name in the node, as all of these
         self.queues: dict[str, dict[str, Any]] = {}
         self.streams: dict[str, dict[str, Any]] = {}
@@ -83,6 +86,11 @@ class Plan:
         return any(
             (self.exchanges, self.queues, self.streams, self.bindings, self.exchange_bindings, self.stream_bindings)
         )
+
+    @property
+    def refused(self) -> list[Not]:
+        """What the file declares, and the node does not take."""
+        return [item for item in self.not_mapped if item.kind in DECLARED]
 
     def carry_out(self, client: Calls) -> None:
         """Declare what is to be declared. Raises errors of the node; then a part of it is done."""
@@ -107,7 +115,8 @@ class Plan:
             "there": dict(self.there),
             "policies": self.policies,
             "left": [item._asdict() for item in self.left],
-            "not_mapped": [item._asdict() for item in self.not_mapped],
+            "refused": [item._asdict() for item in self.refused],
+            "not_mapped": [item._asdict() for item in self.not_mapped if item.kind not in DECLARED],
         }
 
 
@@ -283,14 +292,13 @@ def _exchanges(made: Plan, found: Definitions, policies: Policies) -> None:
         if not item.name or item.name.startswith(RESERVED) or _no_vhost(made, "exchange", item.vhost, item.name):
             continue
         given = item.name, item.type, item.durable, item.auto_delete, item.internal
+        applied = policies.exchange(item.vhost, item.name, item.arguments)
         try:
             said = exchange_wanted(item.vhost, *given, item.arguments)
-            wanted = exchange_wanted(
-                item.vhost, *given, policies.exchange(item.vhost, item.name, item.arguments).arguments
-            )
+            wanted = exchange_wanted(item.vhost, *given, applied.arguments)
         except Fault as fault:
             made.not_mapped.append(Not("exchange", item.vhost, item.name, fault.text))
-            made.refused.add(f"{item.vhost}\0{item.name}")
+            made.no_exchanges.add(f"{item.vhost}\0{item.name}")
             continue
         fields: dict[str, Any] = {
             "name": wanted.name,
@@ -306,13 +314,15 @@ def _exchanges(made: Plan, found: Definitions, policies: Policies) -> None:
         if there is None:
             if _taken(made, "exchange", item.vhost, item.name, made.catalog.declare_exchange, fields):
                 made.new["exchanges"] += 1
+                policies.count(applied)
                 made.exchanges[wanted.name] = fields
             else:
-                made.refused.add(f"{item.vhost}\0{item.name}")
+                made.no_exchanges.add(f"{item.vhost}\0{item.name}")
         elif all(
             getattr(there, name) == fields[name] for name in ("type", "durable", "alternate", "internal", "auto_delete")
         ):
             made.there["exchanges"] += 1
+            policies.count(applied)
         else:
             made.left.append(Not("exchange", item.vhost, item.name, OTHERWISE))
 
@@ -327,6 +337,8 @@ def _queue(made: Plan, item: DefinedQueue, policies: Policies) -> None:
     applied = policies.queue(item.vhost, item.name, str(type), arguments)
     try:
         wanted = queue_wanted(item.vhost, item.name, item.durable, False, item.auto_delete, applied.arguments)
+        if applied.delivery_limit is not None and applied.delivery_limit >= 0:
+            wanted.arguments["delivery_limit"] = min(applied.delivery_limit, DELIVERY_LIMIT_MAX)
         if item.exclusive:
             raise UsageError("it belongs to a connection, and goes with it")
         policy = None if wanted.type == STREAM else QueueArguments.of(wanted.name, wanted.arguments).given()
@@ -340,7 +352,8 @@ def _queue(made: Plan, item: DefinedQueue, policies: Policies) -> None:
     if not arguments and not applied.by:
         origin = None
     if policy is None:
-        _stream(made, item, wanted.arguments, origin)
+        if _stream(made, item, wanted.arguments, origin):
+            policies.count(applied)
         return
     there = made.catalog.queues.get(wanted.name)
     stream = made.catalog.topics.get(stream_name(item.vhost, item.name))
@@ -354,21 +367,25 @@ def _queue(made: Plan, item: DefinedQueue, policies: Policies) -> None:
         declare = partial(made.catalog.declare_queue, workers_n=max(1, made.catalog.placed_for))
         if _taken(made, "queue", item.vhost, item.name, declare, fields):
             made.new["queues"] += 1
+            policies.count(applied)
             made.queues[wanted.name] = fields
     elif there is not None and there.durable == wanted.durable and there.arguments == policy:
         made.there["queues"] += 1
+        policies.count(applied)
     else:
         made.left.append(Not("queue", item.vhost, item.name, OTHERWISE))
 
 
-def _stream(made: Plan, item: DefinedQueue, retention: dict[str, Any], origin: dict[str, Any] | None) -> None:
+def _stream(made: Plan, item: DefinedQueue, retention: dict[str, Any], origin: dict[str, Any] | None) -> bool:
+    """Whether it is, or will be, what the file says."""
     name = stream_name(item.vhost, item.name)
     there = made.catalog.topics.get(name)
     if there is None and engine_name(item.vhost, item.name) not in made.catalog.queues:
         fields = {"name": name, "queues": 1, "by_name": True, "origin": origin, **retention}
-        if _taken(made, "stream", item.vhost, item.name, made.catalog.declare_topic, fields):
-            made.new["streams"] += 1
-            made.streams[name] = fields
+        if not _taken(made, "stream", item.vhost, item.name, made.catalog.declare_topic, fields):
+            return False
+        made.new["streams"] += 1
+        made.streams[name] = fields
     elif (
         there is not None
         and there.by_name
@@ -381,6 +398,8 @@ def _stream(made: Plan, item: DefinedQueue, retention: dict[str, Any], origin: d
         made.there["streams"] += 1
     else:
         made.left.append(Not("stream", item.vhost, item.name, OTHERWISE))
+        return False
+    return True
 
 
 def _binding(made: Plan, item: DefinedBinding) -> None:
@@ -439,7 +458,7 @@ def _exchange(made: Plan, vhost: str, name: str) -> str:
         made.catalog.declare_exchange(**fields)
         made.exchanges[own] = fields
         return own
-    why = "it is not mapped" if f"{vhost}\0{name}" in made.refused else "RabbitMQ does not export internal ones"
+    why = "it is not mapped" if f"{vhost}\0{name}" in made.no_exchanges else "RabbitMQ does not export internal ones"
     raise UsageError(f"there is no exchange {shown(name)}: {why}")
 
 
@@ -462,7 +481,7 @@ def _policies(made: Plan, found: Definitions, policies: Policies) -> None:
         if count:
             made.policies.append({"vhost": policy.vhost, "name": policy.name, "applied": count})
         else:
-            note(policy, "it matches nothing of these definitions, or others come first")
+            note(policy, "it matches nothing that is imported, or others come first")
 
 
 _WHY_NOT = {

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from warren.engine.errors import UsageError
 from warren.engine.saying import shown
-from warren.workers.amqp.arguments import KNOWN
+from warren.workers.amqp.arguments import CLASSIC, KNOWN
 from warren.workers.amqp.definitions import DefinedPolicy
 from warren.workers.amqp.users_file import ALL, compiled
 
@@ -24,6 +24,7 @@ _OF_QUEUES = {
         *("dead-letter-exchange", "dead-letter-routing-key", "max-age"),
     )
 }
+DELIVERY_LIMIT = "delivery-limit"
 _OF_EXCHANGES = {"alternate-exchange": "alternate-exchange"}
 #: the smallest counts
 _SMALLEST = frozenset(("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"))
@@ -60,11 +61,17 @@ class Applied(NamedTuple):
 
     arguments: dict[str, Any]  #: those it was declared with, and what policies add
     by: list[DefinedPolicy]
+    delivery_limit: int | None = None  #: of a classic queue, which has no argument for it
+
+
+def own_policy(kind: str, name: str) -> str:
+    """What a policy is called that Warren exports for one queue or exchange alone."""
+    return f"of {kind} {name}"
 
 
 class Policies:
-    """Those of a file. `used`: how much each has matched, by its `id`: a policy of users and one of operators may have
-    the same name. `wrong`: those that cannot be used, and why.
+    """Those of a file. `used`: to how much each is applied, by its `id`: a policy of users and one of operators may
+    have the same name. `wrong`: those that cannot be used, and why.
     """
 
     def __init__(self, users: Iterable[DefinedPolicy], operators: Iterable[DefinedPolicy]) -> None:
@@ -89,6 +96,11 @@ class Policies:
         kinds = ("queues", "all", *(kind for kind, of in _QUEUE_TYPES.items() if of == type))
         keys = {key: argument for key, argument in _OF_QUEUES.items() if argument in KNOWN.get(type, ())}
         found = self._applied(vhost, name, kinds, arguments, keys)
+        if type == CLASSIC:  # RabbitMQ's have no limit; Warren's have, and an export says it by this policy alone
+            own: Mapping[str, Any] = next(
+                (item.definition for item in found.by if item.name == own_policy("queue", name)), {}
+            )
+            found = found._replace(delivery_limit=own.get(DELIVERY_LIMIT))
         if "x-dead-letter-exchange" not in found.arguments:  # without it, a policy's routing key counts for nothing
             found.arguments.pop("x-dead-letter-routing-key", None)
         return found
@@ -110,9 +122,12 @@ class Policies:
                     made[argument] = min(numbers)
             elif values and argument not in made:
                 made[argument] = values[-1]
-        for policy in by:
-            self.used[id(policy)] = self.used.get(id(policy), 0) + 1
         return Applied(made, by)
+
+    def count(self, applied: Applied) -> None:
+        """What they made is declared."""
+        for policy in applied.by:
+            self.used[id(policy)] = self.used.get(id(policy), 0) + 1
 
 
 def _check(policy: DefinedPolicy) -> None:

@@ -44,10 +44,11 @@ def export() -> None:
 @click.option("--vhost", help="Where the things of a file belong that is of one virtual host; default: '/'.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing; the node need not run.")
 @JSON
-def import_rabbitmq(directory: str, file: str, vhost: str | None, dry_run: bool, as_json: bool) -> None:
+def import_rabbitmq(directory: str, file: str, vhost: str | None, dry_run: bool, as_json: bool) -> int:
     """Declare what RabbitMQ has exported: users with their passwords, vhosts, permissions, queues, exchanges, bindings;
     policies become arguments of the queues and exchanges that they match. FILE is what `rabbitmqctl export_definitions`
     or the management plugin writes (3.8 to 4.x). What has no place here is listed with the reason.
+    The exit code is 1 if a queue, an exchange or a binding is refused.
     """
     node = NodeDirectory(directory)
     node.check_made()
@@ -60,6 +61,7 @@ def import_rabbitmq(directory: str, file: str, vhost: str | None, dry_run: bool,
         output.print_json({"dry_run": dry_run, **made.told()})
     else:
         _print(made, dry_run)
+    return output.EXIT_ERROR if made.refused else 0
 
 
 def _carry_out(directory: str, path: Path, found: Definitions, made: Plan) -> None:
@@ -84,7 +86,11 @@ def _print(made: Plan, dry_run: bool) -> None:
         print(output.escaped(f"policy {policy['name']} of vhost {policy['vhost']} is applied to {what}"))
     if made.policies:
         print("(policies do not change what programs declare later)")
-    for title, items in (("left as it is", made.left), ("not mapped", made.not_mapped)):
+    for title, items in (
+        ("left as it is", made.left),
+        ("refused", made.refused),
+        ("not mapped", [item for item in made.not_mapped if item not in made.refused]),
+    ):
         if items:
             print(f"\n{title}:")
         for item in items:
