@@ -46,6 +46,8 @@ Progress = Callable[[int, int], None]
 
 _MiB = 1 << 20
 AGAIN = "`warren check --repair` makes it again from the log"
+#: how each problem ends for which a start refuses to serve topics
+NOT_SERVED = f": topics do not serve; {RESTORE}"
 #: what the next start does with a checkpoint that is none
 _CHECKPOINTS = {
     "damaged": "is damaged",
@@ -77,6 +79,8 @@ class TopicsCheck:
         self.shrunk = False
         #: files that are larger than they were made → their sizes then, and what is said of that
         self._larger: dict[Path, tuple[int, str]] = {}
+        #: a start refuses to serve topics
+        self._refused = False
         #: what lies in place of derived files and folders, and is none
         self._foreign: list[Path] = []
         #: the newest file of the key index, and the one that the checkpoint names
@@ -93,11 +97,13 @@ class TopicsCheck:
     def examine(self, progress: Progress = lambda _done, _all: None) -> list[Found]:
         """Look at everything. Raises StoreError when the folder cannot be read."""
         self.found, self._larger, self._foreign = [], {}, []
+        self._refused = os.path.lexists(self.folder.loss)
         with atomic_file.explained(f"cannot read {self.folder.path}"), self._opened() as place:
             kind, checkpoint = _core.topics_checkpoint(*place)
             bases = self._log_files()
             limit = checkpoint["position"] if checkpoint is not None else 0
-            reached = _core.topics_preview(*place, bases[0] if bases else 0)["position"]  # of other settings, too
+            looked = _core.topics_preview(*place, bases[0] if bases else 0)
+            reached = looked["position"]  # of other settings, too
             if checkpoint is not None and checkpoint["survived"] and not self.running:
                 reached = max(reached, units.told_end(self.folder, self._settings.log_file_bytes, self._topics))
             synced = _synced(checkpoint)
@@ -113,16 +119,24 @@ class TopicsCheck:
                 {(topic, queue): (least, first if whole else least) for topic, queue, least, first in told}
             )
             for path, made in self._compacted.larger.items():
-                self._check_size(path, COMPACTED, made, AGAIN)
+                self._check_size(path, COMPACTED, made)
             first = min(bases[0], counts["first"]) if bases else 0  # one that somebody removed is to be put back
             self.found += self._snapshots.examine(first, ends[-1][0] if counts["commits"] else 0)
         self._sum_up(counts)
         for file, count, at, reason in wrongs:
-            self._wrong(file, count, at, reason, limit, reached, kind)
+            if not file.startswith("commitlog/"):
+                self._wrong(file, count, at, reason)
         self._check_checkpoint(kind, counts)
         if checkpoint is not None and checkpoint["index"] and not (self.folder.index / checkpoint["index"]).exists():
             self._problem(self.folder.index / checkpoint["index"], "keys", f"is missing; {AGAIN}")
+        if looked["foreign"] and bases and not any(stranger is not None for *_at, stranger in ends):
+            self._not_served(log_files.path_of(self.folder, bases[0]), "begins with commits of another node")
         self._check_log(bases, ends, counts, reached, kind)
+        of_log = [wrong for wrong in wrongs if wrong[0].startswith("commitlog/")]
+        self._refused |= any(at >= limit for _file, _count, at, _reason in of_log if not self._written(at, reached))
+        for file, count, at, reason in of_log:  # behind all else of the log: whether topics are served is known now
+            if not self._written(at, reached):
+                self._wrong_in_log(self.folder.path / file, count, at, reason, kind)
         self._check_there(bases, kind, counts)
         if os.path.lexists(self.folder.loss):
             self._problem(self.folder.loss, "log", f"is there: {log_files.UNFINISHED}")
@@ -154,7 +168,7 @@ class TopicsCheck:
                 self.found.append(Found(path, "foreign", note="does not belong here; it is left alone"))
                 continue
             bases.append(base)
-            self._check_size(path, "log", self._settings.log_file_bytes, RESTORE)
+            self._check_size(path, "log", self._settings.log_file_bytes)
         return bases
 
     def _derived_files(self, synced: tuple[str, int] | None) -> None:
@@ -199,6 +213,7 @@ class TopicsCheck:
         if not what or path in self._foreign:
             return bool(what)
         if path.is_relative_to(self.folder.log):
+            self._refused = True
             said = f"is {what}: topics do not serve; {foreign.MOVE}, and {RESTORE}"
             self._problem(path, "log", said)
         else:
@@ -233,15 +248,19 @@ class TopicsCheck:
         """One that was made and did not get its size holds nothing: what it lacks is told by what the log has."""
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size:
-                self._check_size(path, kind, wanted, AGAIN)
+                self._check_size(path, kind, wanted)
 
-    def _check_size(self, path: Path, kind: str, wanted: int, advice: str) -> None:
+    def _check_size(self, path: Path, kind: str, wanted: int) -> None:
         try:
             size = path.stat().st_size
         except FileNotFoundError:
             return  # removed meanwhile
         if size < wanted:
-            self._problem(path, kind, f"has {size:,} bytes, and had {wanted:,}: it was cut, or replaced; {advice}")
+            what = f"has {size:,} bytes, and had {wanted:,}: it was cut, or replaced"
+            if kind == "log":
+                self._not_served(path, what)
+            else:
+                self._problem(path, kind, f"{what}; {AGAIN}")
         elif size > wanted:
             what = log_files.surplus(path, size, wanted).removeprefix(f"{path} ")
             self._larger[path] = wanted, f"{what}; `warren check --repair` cuts it off"
@@ -258,8 +277,7 @@ class TopicsCheck:
                     if (before is not None)
                     else ()
                 ):
-                    what = f"is missing, with the messages in it: topics do not serve without it; {RESTORE}"
-                    self._problem(self.folder.log / f"{gap:020d}", "log", what)
+                    self._not_served(self.folder.log / f"{gap:020d}", "is missing, with the messages in it")
             before = base
 
     # -- what was found -----------------------------------------------------------------------------------------
@@ -267,10 +285,15 @@ class TopicsCheck:
     def _problem(self, path: Path, kind: str, what: str) -> None:
         for item in self.found:
             if item.path == path and item.problem:
-                before = item.problem.removesuffix(f"; {RESTORE}") if what.endswith(RESTORE) else item.problem
+                before = item.problem.removesuffix(NOT_SERVED) if what.endswith(NOT_SERVED) else item.problem
                 item.problem = f"{before}; {what}"  # the advice stands once, at the end
                 return
         self.found.append(Found(path, kind, problem=what))
+
+    def _not_served(self, path: Path, what: str) -> None:
+        """A problem of the log for which a start refuses to serve topics."""
+        self._refused = True
+        self._problem(path, "log", f"{what}{NOT_SERVED}")
 
     def _is_damage(self, item: Found) -> bool:
         """More than bytes behind a file's end."""
@@ -282,22 +305,32 @@ class TopicsCheck:
             if path.is_dir():
                 self.found.append(Found(path, kind, _bytes_below(path), counts[word]))
 
-    def _wrong(self, file: str, count: int, at: int, reason: str, limit: int, reached: int, kind: str) -> None:
-        path = self.folder.path / file
-        if file.startswith("commitlog/"):
-            if self.running and at >= reached:
-                return  # it is being written
-            place = at % self._settings.log_file_bytes
-            served = "what is sound there is read, and topics go on"
-            if at >= limit:  # a start walks the log from there
-                served = "with these settings topics do not serve" if kind == "settings" else "topics do not serve"
-            what = (
-                f"{counted(count, 'byte')} from byte {place} on hold {reason}, although they were confirmed: messages "
-                f"in them are lost; {served}. Does a backup of the folder of topics have them? It lacks what was "
-                f"appended after it, so read that first; {log_files.OTHERWISE}"
-            )
-            self._problem(path, "log", what)
+    def _written(self, at: int, reached: int) -> bool:
+        """Whether a part of the log is being written just now."""
+        return self.running and at >= reached
+
+    def _wrong_in_log(self, path: Path, count: int, at: int, reason: str, kind: str) -> None:
+        what = (
+            f"{counted(count, 'byte')} from byte {at % self._settings.log_file_bytes} on hold {reason}, although they "
+            "were confirmed: messages in them are lost"
+        )
+        if self._refused and kind != "settings":
+            self._not_served(path, what)
             return
+        served = (
+            "with these settings topics do not serve"
+            if self._refused
+            else "what is sound there is read, and topics go on"
+        )
+        self._problem(
+            path,
+            "log",
+            f"{what}; {served}. Does a backup of the folder of topics have them? It lacks what was appended after it, "
+            f"so read that first; {log_files.OTHERWISE}",
+        )
+
+    def _wrong(self, file: str, count: int, at: int, reason: str) -> None:
+        path = self.folder.path / file
         if path == self.folder.index:
             what = f"{counted(count, 'key')} of messages are in none of its files: one is missing; {AGAIN}"
             self._problem(path, "keys", what)
@@ -349,13 +382,12 @@ class TopicsCheck:
             if stranger is not None:
                 path = self.folder.log / f"{at // file_bytes * file_bytes:020d}"
                 what = f"from byte {at % file_bytes} on it holds commits of another node, {named(stranger)}"
-                self._problem(path, "log", f"{what}: topics do not serve; {RESTORE}")
+                self._not_served(path, what)
         if position < reached:
             what = f"the log ends at position {position:,}, and had reached {reached:,}: it was cut, zeroed, or is an "
-            self._problem(last, "log", f"{what}older copy; messages behind are lost; {RESTORE}")
+            self._not_served(last, f"{what}older copy; messages behind are lost")
         elif torn and not counts["commits"] and kind not in ("good", "settings"):  # else nothing was confirmed yet
-            what = "holds nothing that this node has written: it is damaged from its begin on"
-            self._problem(last, "log", f"{what}; {RESTORE}")
+            self._not_served(last, "holds nothing that this node has written: it is damaged from its begin on")
         elif torn and not self.running:
             path = self.folder.log / f"{position // file_bytes * file_bytes:020d}"
             note = (
@@ -366,9 +398,9 @@ class TopicsCheck:
         if bases and bases[0] > counts["first"]:
             what = (
                 f"is missing, with its messages: the log begins at position {bases[0]:,}, and should at "
-                f"{counts['first']:,}: topics do not serve without it; {RESTORE}"
+                f"{counts['first']:,}"
             )
-            self._problem(self.folder.log / f"{bases[0] - file_bytes:020d}", "log", what)
+            self._not_served(self.folder.log / f"{bases[0] - file_bytes:020d}", what)
         elif counts["missing"]:
             missing = counts["missing"]
             note = f"{counted(missing, 'message')} that once {'was' if missing == 1 else 'were'} there "
@@ -382,8 +414,8 @@ class TopicsCheck:
         known = kind in ("good", "settings", "older")
         derived = any(map(_files_in, self._derived())) and not (bases and known)
         if derived or (not bases and not known and kind != "none"):
-            what = f"has no commit, and there are files that were derived from some: topics do not serve; {RESTORE}"
-            self._problem(self.folder.log / f"{bases[0] if bases else 0:020d}", "log", what)
+            what = "has no commit, and there are files that were derived from some"
+            self._not_served(self.folder.log / f"{bases[0] if bases else 0:020d}", what)
 
     # -- what the log has lost ----------------------------------------------------------------------------------
 

@@ -146,6 +146,7 @@ def index(folder: TopicsFolder) -> list[Path]:
 
 KINDS: dict[str, Callable[[TopicsFolder], tuple[Path, Path | None]]] = {
     "log-old": lambda folder: (log(folder)[0], log(folder)[1]),
+    "log-middle": lambda folder: (log(folder)[1], log(folder)[0]),
     "log-new": lambda folder: (log(folder)[-1], log(folder)[-2]),
     "units-old": lambda folder: (units(folder)[0], units(folder)[1]),
     "units-new": lambda folder: (units(folder)[-1], units(folder)[-2]),
@@ -157,6 +158,7 @@ HURTS = ("missing", "empty", "cut", "bit", "head-bit", "zero", "head-zero", "swa
 #: what cannot happen to a file, or is no damage: a start goes on from an older checkpoint
 NEVER = {
     "log-old": {"older"},
+    "log-middle": {"older"},
     "units-old": {"older", "foreign"},
     "units-new": {"older", "foreign"},
     "index-old": {"older", "foreign"},
@@ -300,13 +302,18 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
         assert serve(node_at(repaired), made.counts) == (0, 0, 0, "")
 
     content = {path: path.read_bytes() for path in node.folder.log.iterdir()}
+    refused = any("topics do not serve" in problem for problem in found.values())
+    assert not (refused and any("topics go on" in problem for problem in found.values())), found
+    assert all(problem.count("accept-loss") <= 1 for problem in found.values()), "advice stands once"
     try:
         lost, told, keys, absent = serve(node, made.counts)
     except (CorruptRecord, StoreError):
         assert kind.startswith("log"), "only a log that is not whole is not served"
+        assert refused, f"and check says so: {found}"
         assert {path: path.read_bytes() for path in node.folder.log.iterdir()} == content, "and it is left as it is"
         return
-    assert not (kind.startswith("log") and how == "foreign"), "it is not gone on with"
+    assert not refused, f"topics serve: {found}"
+    assert not (kind in ("log-old", "log-new") and how == "foreign"), "it is not gone on with"
     if kind.startswith("log"):
         # One bit may lie in a commit record, or in a field that no checksum covers: that only `check` sees.
         assert told or how == "bit", "who reads what was there is told"
@@ -320,6 +327,23 @@ def test_damage_is_reported_and_what_is_derived_is_made_again(made: Made, tmp_pa
             assert (told, absent) == (0, ""), "the newest one is made again at once"
     if kind == "checkpoint":
         assert (lost, told, keys, absent) == (0, 0, 0, "")
+
+
+def test_damage_beside_a_file_that_stops_topics_does_not_say_that_they_go_on(made: Made, tmp_path: Path) -> None:
+    """Whichever of the two comes first in the log."""
+    for case, (cut, damaged) in enumerate(((0, 1), (1, 0))):
+        path = tmp_path / str(case)
+        shutil.copytree(made.path, path)
+        node = node_at(path)
+        files = log(node.folder)[:2]
+        hurt(made, files[damaged], None, "zero")
+        alone = problems(checking(node).examine())[files[damaged]]
+        assert "topics go on" in alone
+        hurt(made, files[cut], None, "empty")
+        found = problems(checking(node).examine())
+        assert all("topics do not serve" in found[file] and "topics go on" not in found[file] for file in files), found
+        with pytest.raises(CorruptRecord, match="the file was cut"):
+            node.life()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "checkpoint"])
