@@ -319,6 +319,35 @@ def test_a_link_with_such_a_name_is_named_without_it(node: Path) -> None:
     assert "PROBLEM" in warren("check", node, code=1).stdout
 
 
+@pytest.mark.parametrize("group", [False, True])
+def test_what_lies_where_members_make_files_is_named(node: Path, group: bool) -> None:
+    """A repair passes by it, and so does a start, but for a link in a sink of a node without a group."""
+    warren("stop", node)
+    if group:
+        warren("up", node, "--detach", "--group", str(os.getegid()))
+        warren("stop", node)
+    places = ("doorbells", "transactions", "transactions/sink/staged", "queues/worker-0/large")
+    for place in places:
+        (node / place).mkdir(exist_ok=True, parents=True)
+    assert "no problem" in warren("check", node).stdout
+    links = [node / place / "1.rdq" for place in places]
+    for link in links:
+        link.symlink_to("/etc/passwd")
+    pipe = node / "queues/worker-0/large" / f"{1:032x}"
+    os.mkfifo(pipe)
+    word = "note     " if group else "PROBLEM  "
+    for words in ((), ("--repair",)):
+        found = warren("check", node, *words, code=0 if group else 1).stdout
+        for link in links:
+            assert f"{word}{link}: a symbolic link of user " in found, found
+            assert found.count(f"{link}: ") == 1, "it is said once"
+        assert f"{word}{pipe}: a pipe lies here" in found, found
+    if not group:
+        assert f"{links[2]} is a symbolic link of" in warren("up", node, "--detach", code=2).said
+        links[2].unlink()
+    warren("up", node, "--detach")
+
+
 def test_small_files_that_are_too_large_are_not_read(node: Path) -> None:
     """Sparse, so that a disk has room for them: what Warren writes is never as long."""
     warren("stop", node)

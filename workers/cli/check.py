@@ -244,6 +244,8 @@ def verify(
         if loaded is not None and (persistent is not None or not report.hidden):
             report.files += _bodies(directory, node, loaded, persistent, whole, tell)
     _name_hidden(report, directory.path)
+    with _told(report, directory.path, "directory"):
+        _name_planted(report, directory.path, bool(node.settings.group))
     return report
 
 
@@ -276,6 +278,18 @@ def _name_hidden(report: Report, directory: Path) -> None:
             continue
         report.files = [item for item in report.files if item.path != str(path)]
         report.files.append(Checked(str(path), "displaced", problem=hidden.text))
+
+
+def _name_planted(report: Report, directory: Path, shared: bool) -> None:
+    """What lies where members make something, too: in a node without a group nobody may have put it there."""
+    for path, what in displaced.planted(directory):
+        of_it = [item for item in report.files if item.path == str(path)]
+        report.files = [item for item in report.files if item not in of_it]
+        told = [f"{what} lies here: nothing follows or reads it; move it away"]
+        told += [item.problem for item in of_it if item.problem]
+        harmless = shared and len(told) == 1
+        said = {"note" if harmless else "problem": "; ".join(told)}
+        report.files.append(Checked(str(path), "displaced", **said))
 
 
 def _sinks(report: Report, directory: Path, node_id: int, repair: bool) -> None:

@@ -3,13 +3,15 @@ Nothing is read through it, so that what belongs there counts as missing: a star
 
 `warren check` names each; a repair refuses (`refuse`), since it would give up what only has to be put back. A link is
 named under any name: no start takes one (ownership.py). What lies deeper in the folder of topics is theirs
-(engine/topics/foreign.py), and what members put where they make something is passed by.
+(engine/topics/foreign.py). Where members make something, too, a start and a repair pass by what they put there, else
+each of them could hold up both; `check` names it (`planted`).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +80,35 @@ def refuse(directory: Path) -> None:
     named = "; ".join(f"{inert(str(item.path))}: {item.text}: {item.advice}" for item in found[:NAMED_MAX])
     more = f"; and {len(found) - NAMED_MAX} more, see `warren check`" if len(found) > NAMED_MAX else ""
     raise UsageError(f"nothing was changed: {named}{more}")
+
+
+def planted(directory: Path) -> list[tuple[Path, str]]:
+    """(path, what it is) of what lies in the folders where members make something, too, and is nothing that Warren
+    makes there. Nothing is followed. Raises StoreError.
+    """
+    found = []
+    with atomic_file.file_explained(f"cannot look at {directory}"):
+        places = [directory / DOORBELLS, directory / TRANSACTIONS, *directory.glob(f"{QUEUES}/worker-*/{LARGE}")]
+        for place in sorted(places):
+            inside = place.relative_to(directory).parts
+            if any(data_files.instead(directory.joinpath(*inside[:n]), folder=True) for n in range(1, len(inside) + 1)):
+                continue  # `find` names it
+            for folder, folders, files in os.walk(place):  # what a member has shut is left out
+                paths = [Path(folder, name) for name in sorted(folders + files)]
+                looked = ((path, _strange(path, place.name if path.parent == place else "")) for path in paths)
+                found += [(path, what) for path, what in looked if what]
+    return found
+
+
+def _strange(path: Path, place: str) -> str:
+    """What something is that has no business directly in a folder (`place`), or below one; empty: nothing strange."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:  # it went meanwhile
+        return ""
+    if place == DOORBELLS:
+        return "" if stat.S_ISSOCK(mode) else data_files.instead(path) or "a file"
+    return data_files.instead(path) if place == LARGE or stat.S_ISLNK(mode) else ""
 
 
 def _within(directory: Path, above: tuple[str, ...]) -> Iterator[Displaced]:
