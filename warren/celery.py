@@ -26,7 +26,6 @@ __all__ = ["Transport", "Backend"]
 TRANSPORT_ALIASES["warren"] = "warren.workers.celery.transport:Transport"
 
 
-@worker_init.connect(weak=False)
 def _with_neighbors(**_sent: Any) -> None:
     """Let workers ask each other what was revoked: Celery has mingle and gossip for the transports that it knows."""
     from celery.worker.consumer.gossip import Gossip
@@ -34,3 +33,6 @@ def _with_neighbors(**_sent: Any) -> None:
 
     for step in (Mingle, Gossip):
         step.compatible_transports = step.compatible_transports | {Transport.driver_type}
+
+
+worker_init.connect(_with_neighbors, weak=False)

@@ -12,6 +12,7 @@ Crash points
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import uuid
 from collections import namedtuple
@@ -50,6 +51,7 @@ class Connection(Protocol):
     place: Place
     channels: dict[int, Channel]
     exclusive: set[str]  #: names of exclusive queues that were declared here
+    transient: dict[str, tuple[int, Callable[[], object]]]  #: exchanges, as transport.py says
 
     @property
     def own(self) -> Node:
@@ -102,11 +104,18 @@ class Channel(base.StdChannel):
         given = dict(arguments or {})
         alternate = given.pop("alternate-exchange", None)
         alternate = alternate and _called(alternate)
-        declared = (_called(exchange), type, bool(durable), alternate)
-        options = {"auto_delete": bool(auto_delete), "arguments": given or None}
-        self._waiting(lambda: self._node.declare_exchange(*declared, **options))
+        declare = functools.partial(
+            self._node.declare_exchange,
+            _called(exchange),
+            type,
+            bool(durable),
+            alternate,
+            auto_delete=bool(auto_delete),
+            arguments=given or None,
+        )
+        self._waiting(declare)
         if not durable:
-            self._open().transient[_called(exchange)] = self._node_epoch(), declared, options
+            self._open().transient[_called(exchange)] = self._node_epoch(), declare
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange, if it is there."""
@@ -282,11 +291,11 @@ class Channel(base.StdChannel):
         while a connection lasts, does not do it again. False: it is not such a one.
         """
         transient = self._open().transient
-        epoch, declared, options = transient.get(exchange, (0, (), {}))
-        if not declared or epoch == self._node_epoch():
+        epoch, declare = transient.get(exchange, (0, None))
+        if declare is None or epoch == self._node_epoch():
             return False
-        self._waiting(lambda: self._node.declare_exchange(*declared, **options))
-        transient[exchange] = self._node_epoch(), declared, options
+        self._waiting(declare)
+        transient[exchange] = self._node_epoch(), declare
         return True
 
     def _waiting(self, call: Callable[[], T]) -> T:

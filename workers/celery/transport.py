@@ -14,7 +14,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -56,7 +56,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.exclusive: set[str] = set()
         #: transient exchanges that were declared here: the epoch of the node then, and how
-        self.transient: dict[str, tuple[int, tuple[Any, ...], dict[str, Any]]] = {}
+        self.transient: dict[str, tuple[int, Callable[[], object]]] = {}
         self._numbers = itertools.count(1)
         self._own: Node | None = None
         self._closed = False

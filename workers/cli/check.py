@@ -287,9 +287,10 @@ def _name_planted(report: Report, directory: Path, shared: bool) -> None:
         report.files = [item for item in report.files if item not in of_it]
         told = [f"{what} lies here: nothing follows or reads it; move it away"]
         told += [item.problem for item in of_it if item.problem]
+        text = "; ".join(told)
         harmless = shared and len(told) == 1
-        said = {"note" if harmless else "problem": "; ".join(told)}
-        report.files.append(Checked(str(path), "displaced", **said))
+        found = Checked(str(path), "displaced", problem="" if harmless else text, note=text if harmless else "")
+        report.files.append(found)
 
 
 def _sinks(report: Report, directory: Path, node_id: int, repair: bool) -> None:
