@@ -405,16 +405,34 @@ def test_an_operator_closes_a_connection(gateway: GatewayNode) -> None:
     assert gateway.ask("close", name="mine") == {"closed": 0}
 
 
+def nested(depth: int) -> bytes:
+    """A table in which others lie."""
+    data = b""
+    for _ in range(depth):
+        data = b"\1aF" + struct.pack(">I", len(data)) + data
+    return struct.pack(">I", len(data)) + data
+
+
+def test_a_client_that_introduces_itself_by_nested_tables_is_ended_as_after_any_mistake_there(connect: Connect) -> None:
+    """A client that has not logged in is told nothing; one that keeps to the bound logs in."""
+    for depth, answer in ((spec.DEPTH_MAX, "connection.tune"), (spec.DEPTH_MAX + 1, "(closed)")):
+        wire = connect()
+        wire.hello()
+        rest = method(0, "connection.start-ok", {"mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"})
+        assert rest[11:15] == b"\0\0\0\0", "its first argument is the table"
+        wire.raw(frame(spec.FRAME_METHOD, 0, rest[7:11] + nested(depth) + rest[15:-1]))
+        found = wire.wait(0, ["connection.tune"], 60)
+        assert found is not None
+        assert found.name == answer
+
+
 @pytest.mark.parametrize("depth", [65, 1_000, 10_000])
 @pytest.mark.parametrize("where", ["queue.declare", "queue.bind", "exchange.declare", "basic.consume", "properties"])
 def test_tables_that_are_nested_too_deeply_are_refused_in_words(connect: Connect, where: str, depth: int) -> None:
     wire = connect()
     wire.opened()
     wire.channel()
-    data = b""
-    for _ in range(depth):
-        data = b"\1aF" + struct.pack(">I", len(data)) + data
-    deep = struct.pack(">I", len(data)) + data
+    deep = nested(depth)
     if where == "properties":
         wire.raw(method(1, "basic.publish", {"routing_key": "q"}) + header(1, 0, b"\x20\0" + deep))
         called = "the properties of a message"
