@@ -29,7 +29,7 @@ from warren.workers.cli.check import verify
 from warren.workers.node import absence
 
 from support.command_line import warren as command
-from support.long import in_part
+from support.long import damages, in_part
 from support.queue_probe import Incarnation, Node, Peer, Queue
 
 NODE_ID = 7
@@ -171,14 +171,7 @@ NEVER = {
     "terms": {"zero", "swapped", "older"},
     "subscriptions": {"zero", "swapped", "older"},
 }
-#: what other cases stand for, but for where it lies in the file
-AT_LENGTH = ("head-bit", "zero")
-CASES = [
-    pytest.param(kind, how, marks=[pytest.mark.long] if how in AT_LENGTH else [])
-    for kind in KINDS
-    for how in HURTS
-    if how not in NEVER.get(kind, set())
-]
+CASES = damages(KINDS, HURTS, NEVER)
 
 
 def hurt(made: Made, path: Path, other: Path | None, how: str) -> bool:

@@ -30,6 +30,7 @@ from warren.engine.topics.service import boot_bytes
 from warren.workers.faces.topic_reading import TopicReading
 
 from support import topic_folder
+from support.long import damages
 from support.topic_probe import Life, Topic, TopicNode
 
 pytestmark = pytest.mark.crash
@@ -167,14 +168,7 @@ NEVER = {
 }
 #: what of the key index only `check` sees: slots that do not lead to their newest key, keys that became other ones
 UNSEEN = ("bit", "zero")
-#: what other cases stand for, but for where it lies in the file
-AT_LENGTH = ("head-bit", "zero")
-CASES = [
-    pytest.param(kind, how, marks=[pytest.mark.long] if how in AT_LENGTH else [])
-    for kind in KINDS
-    for how in HURTS
-    if how not in NEVER.get(kind, set())
-]
+CASES = damages(KINDS, HURTS, NEVER)
 
 
 def hurt(made: Made, path: Path, other: Path | None, how: str) -> None:
