@@ -300,6 +300,7 @@ class Example:
             self.node.close()  # whoever waits in a thread of ours is told
         for call, _number in self.later:
             call.thread.join(END_S)
+        end_node(self.directory)  # they may have started another supervisor meanwhile
         self.real.stop()
 
     def check_nothing_left(self, shared_id: int, keys: tuple[int, int]) -> None:
