@@ -28,13 +28,13 @@ typedef struct {
 /* The next one of a table (`named`) or an array: 1, 0 at the end, -1: it is damaged. */
 int wr_amqp_field_next(wr_amqp_span *left, bool named, wr_amqp_field *field);
 
-/* What is wrong: a text, with its reply code. */
+/* An error: its text and its reply code. */
 typedef struct {
     const char *text; /* NULL: nothing */
     uint16_t code;
 } wr_amqp_wrong;
 
-/* What is wrong with a table or an array of n bytes, or with what lies in it; also that it is nested too deeply, of which the client is
- * told: RabbitMQ has no bound, and says nothing of a damaged table. */
+/* Checks a table or an array of n bytes and everything inside it. Nesting that is too deep has a reply code for the client; damage has none,
+ * because RabbitMQ closes the socket without a reply then. */
 wr_amqp_wrong wr_amqp_table_check(const uint8_t *at, uint64_t n, bool named);
 #endif

@@ -132,11 +132,12 @@ class TopicsCheck:
         if looked["foreign"] and bases and not any(stranger is not None for *_at, stranger in ends):
             self._not_served(log_files.path_of(self.folder, bases[0]), "begins with commits of another node")
         self._check_log(bases, ends, counts, reached, kind)
-        of_log = [wrong for wrong in wrongs if wrong[0].startswith("commitlog/")]
-        self._refused |= any(at >= limit for _file, _count, at, _reason in of_log if not self._written(at, reached))
-        for file, count, at, reason in of_log:  # behind all else of the log: whether topics are served is known now
-            if not self._written(at, reached):
-                self._wrong_in_log(self.folder.path / file, count, at, reason, kind)
+        of_log = [
+            wrong for wrong in wrongs if wrong[0].startswith("commitlog/") and not self._written(wrong[2], reached)
+        ]
+        self._refused |= any(at >= limit for _file, _count, at, _reason in of_log)
+        for file, count, at, reason in of_log:  # last, because the text says whether topics serve
+            self._wrong_in_log(self.folder.path / file, count, at, reason, kind)
         self._check_there(bases, kind, counts)
         if os.path.lexists(self.folder.loss):
             self._problem(self.folder.loss, "log", f"is there: {log_files.UNFINISHED}")
@@ -387,7 +388,7 @@ class TopicsCheck:
             what = f"the log ends at position {position:,}, and had reached {reached:,}: it was cut, zeroed, or is an "
             self._not_served(last, f"{what}older copy; messages behind are lost")
         elif torn and not counts["commits"] and kind not in ("good", "settings"):  # else nothing was confirmed yet
-            self._not_served(last, "holds nothing that this node has written: it is damaged from its begin on")
+            self._not_served(last, "holds nothing that this node has written: it is damaged from its first byte on")
         elif torn and not self.running:
             path = self.folder.log / f"{position // file_bytes * file_bytes:020d}"
             note = (

@@ -340,7 +340,7 @@ def test_what_lies_where_members_make_files_is_named(node: Path, group: bool) ->
         found = warren("check", node, *words, code=0 if group else 1).stdout
         for link in links:
             assert f"{word}{link}: a symbolic link of user " in found, found
-            assert found.count(f"{link}: ") == 1, "it is said once"
+            assert found.count(f"{link}: ") == 1, "it is reported once"
         assert f"{word}{pipe}: a pipe lies here" in found, found
     if not group:
         assert f"{links[2]} is a symbolic link of" in warren("up", node, "--detach", code=2).said

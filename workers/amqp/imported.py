@@ -92,6 +92,11 @@ class Plan:
         """What the file declares, and the node does not take."""
         return [item for item in self.not_mapped if item.kind in DECLARED]
 
+    @property
+    def unmapped(self) -> list[Not]:
+        """The other parts of the file that the node has nothing for."""
+        return [item for item in self.not_mapped if item.kind not in DECLARED]
+
     def carry_out(self, client: Calls) -> None:
         """Declare what is to be declared. Raises errors of the node; then a part of it is done."""
         for fields in self.exchanges.values():
@@ -116,7 +121,7 @@ class Plan:
             "policies": self.policies,
             "left": [item._asdict() for item in self.left],
             "refused": [item._asdict() for item in self.refused],
-            "not_mapped": [item._asdict() for item in self.not_mapped if item.kind not in DECLARED],
+            "not_mapped": [item._asdict() for item in self.unmapped],
         }
 
 

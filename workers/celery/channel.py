@@ -271,15 +271,16 @@ class Channel(base.StdChannel):
         key = routing_key if exchange else _called(routing_key)
 
         def publish() -> None:
-            self._publish(message, exchange, key, bool(mandatory), confirm_timeout or timeout)
-
-        try:
+            given = message, exchange, key, bool(mandatory), confirm_timeout or timeout
             try:
-                self._waiting(publish)
+                self._publish(*given)
             except ExchangeNotFound:
                 if not self._declared_again(exchange):
                     raise
-                self._waiting(publish)
+                self._publish(*given)
+
+        try:
+            self._waiting(publish)
         except AttachmentLost as lost:
             raise PeerLost(f"{lost}: connect again") from lost
 
@@ -287,14 +288,14 @@ class Channel(base.StdChannel):
         return client_of(self._node).attachment().node_epoch
 
     def _declared_again(self, exchange: str) -> bool:
-        """Declare a transient exchange that went with a node that was stopped: kombu, which remembers what it declared
-        while a connection lasts, does not do it again. False: it is not such a one.
+        """Declare a transient exchange again that a stop of the node removed: kombu declares once per connection.
+        Returns False if this exchange was not lost in that way.
         """
         transient = self._open().transient
         epoch, declare = transient.get(exchange, (0, None))
         if declare is None or epoch == self._node_epoch():
             return False
-        self._waiting(declare)
+        declare()
         transient[exchange] = self._node_epoch(), declare
         return True
 

@@ -276,21 +276,26 @@ def _name_hidden(report: Report, directory: Path) -> None:
         of_it = [item for item in report.files if item.path == str(path)]
         if topics in path.parents and any(item.problem for item in of_it):
             continue
-        report.files = [item for item in report.files if item.path != str(path)]
-        report.files.append(Checked(str(path), "displaced", problem=hidden.text))
+        _report_only(report, Checked(str(path), "displaced", problem=hidden.text))
 
 
 def _name_planted(report: Report, directory: Path, shared: bool) -> None:
     """What lies where members make something, too: in a node without a group nobody may have put it there."""
     for path, what in displaced.planted(directory):
         of_it = [item for item in report.files if item.path == str(path)]
-        report.files = [item for item in report.files if item not in of_it]
         told = [f"{what} lies here: nothing follows or reads it; move it away"]
         told += [item.problem for item in of_it if item.problem]
         text = "; ".join(told)
         harmless = shared and len(told) == 1
-        found = Checked(str(path), "displaced", problem="" if harmless else text, note=text if harmless else "")
-        report.files.append(found)
+        _report_only(
+            report, Checked(str(path), "displaced", problem="" if harmless else text, note=text if harmless else "")
+        )
+
+
+def _report_only(report: Report, found: Checked) -> None:
+    """Report this about a path, and nothing else."""
+    report.files = [item for item in report.files if item.path != found.path]
+    report.files.append(found)
 
 
 def _sinks(report: Report, directory: Path, node_id: int, repair: bool) -> None:

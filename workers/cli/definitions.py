@@ -86,11 +86,7 @@ def _print(made: Plan, dry_run: bool) -> None:
         print(output.escaped(f"policy {policy['name']} of vhost {policy['vhost']} is applied to {what}"))
     if made.policies:
         print("(policies do not change what programs declare later)")
-    for title, items in (
-        ("left as it is", made.left),
-        ("refused", made.refused),
-        ("not mapped", [item for item in made.not_mapped if item not in made.refused]),
-    ):
+    for title, items in (("left as it is", made.left), ("refused", made.refused), ("not mapped", made.unmapped)):
         if items:
             print(f"\n{title}:")
         for item in items:
